@@ -1,0 +1,3 @@
+from clamkit.cli import main
+
+main()

@@ -1,0 +1,18 @@
+"""The one error type for bad input: what was given, what is allowed, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ClamkitError(ValueError):
+    """Bad input or a state the kit refuses to go on from; the message is one readable paragraph."""
+
+
+def unknown(kind: str, given: object, allowed: Iterable[str]) -> ClamkitError:
+    """Error for a name that is not in a list, with the nearest allowed name as a hint."""
+    allowed = sorted(allowed)
+    near = get_close_matches(str(given), allowed, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return ClamkitError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(allowed)}.")
