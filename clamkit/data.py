@@ -33,6 +33,8 @@ FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 
+FASHION_MEAN, FASHION_STD = (0.2860,), (0.3530,)  # of the 60,000 training images
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -71,6 +73,7 @@ class Known:
     """A dataset with a name: how to read it, and what must come out."""
 
     read: Callable[[Path | None], dict]
+    find: Callable[[Path | None], Path | None]
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -108,6 +111,12 @@ def _load_known(name: str, data_dir: Path | None) -> Dataset:
             f"{known.sha256[:16]}…): they are damaged or another version. Delete them and get them anew."
         )
     return dataset
+
+
+def at_hand(name: str, data_dir: Path | None = None) -> str:
+    """Where the files of a known dataset lie, or that they are not there; nothing is downloaded."""
+    place = KNOWN[name].find(data_dir)
+    return f"in {place}" if place else "not here yet"
 
 
 def _dataset(name: str, *, class_names=None, mean=None, std=None, **arrays) -> Dataset:
@@ -276,31 +285,37 @@ FASHION_FILES = {
 }
 
 
+def _fashion_places(data_dir: Path | None) -> list[Path]:
+    given = [data_dir, data_dir / "FashionMNIST" / "raw"] if data_dir else []
+    return [*given, paths.cache() / "downloads" / "FashionMNIST" / "raw", DEBIAN_FASHION_MNIST]
+
+
+def _fashion_files(place: Path) -> dict[str, Path]:
+    candidates = {part: (place / name, place / f"{name}.gz") for part, name in FASHION_FILES.items()}
+    return {part: file for part, pair in candidates.items() for file in pair if file.is_file()}
+
+
+def _find_fashion_mnist(data_dir: Path | None) -> Path | None:
+    return next((place for place in _fashion_places(data_dir) if len(_fashion_files(place)) == len(PARTS)), None)
+
+
 def _read_fashion_mnist(data_dir: Path | None) -> dict:
-    downloads = paths.cache() / "downloads"
-    places = [data_dir, data_dir / "FashionMNIST" / "raw"] if data_dir else []
-    places += [downloads / "FashionMNIST" / "raw", DEBIAN_FASHION_MNIST]
-
-    def find(place: Path) -> dict[str, Path]:
-        candidates = {part: (place / name, place / f"{name}.gz") for part, name in FASHION_FILES.items()}
-        return {part: file for part, pair in candidates.items() for file in pair if file.is_file()}
-
-    place = next((place for place in places if len(find(place)) == len(PARTS)), None)
+    place = _find_fashion_mnist(data_dir)
     if place is None:
         from clamkit._vision import torchvision
 
         try:
-            torchvision.datasets.FashionMNIST(downloads, download=True)
+            torchvision.datasets.FashionMNIST(paths.cache() / "downloads", download=True)
         except Exception as error:  # whatever the network does, the user's fact is the same: not to be had
-            tried = "; ".join(map(str, places))
+            tried = "; ".join(map(str, _fashion_places(data_dir)))
             raise ClamkitError(
                 f"Fashion-MNIST is not at hand. Looked for its four *-ubyte(.gz) files in: {tried}; then torchvision's "
                 f"download, which failed ({type(error).__name__}: {str(error)[:120]}). Put the files into one of these "
                 "folders, give data_dir=, install the Debian package dataset-fashion-mnist, or use the embedded part: "
                 "dataset='fashion_mnist_mini'."
             ) from error
-        place = downloads / "FashionMNIST" / "raw"
-    return {part: _read_idx(file) for part, file in find(place).items()}
+        place = _find_fashion_mnist(data_dir)
+    return {part: _read_idx(file) for part, file in _fashion_files(place).items()}
 
 
 def _read_idx(file: Path) -> np.ndarray:
@@ -316,17 +331,19 @@ def _read_idx(file: Path) -> np.ndarray:
 
 KNOWN: dict[str, Known] = {
     "fashion_mnist_mini": Known(
-        _read_embedded,
-        FASHION_CLASSES,
-        (0.2860,),
-        (0.3530,),
-        "ee715a30921fafb289493758fb41fcd32d5f04a75e9a850ae9f1fd218d559fb2",
+        read=_read_embedded,
+        find=lambda data_dir: paths.embedded(),
+        class_names=FASHION_CLASSES,
+        mean=FASHION_MEAN,
+        std=FASHION_STD,
+        sha256="ee715a30921fafb289493758fb41fcd32d5f04a75e9a850ae9f1fd218d559fb2",
     ),
     "fashion_mnist": Known(
-        _read_fashion_mnist,
-        FASHION_CLASSES,
-        (0.2860,),
-        (0.3530,),
-        "ece172613115fb18b120bec8f6c02271af90b8b8f0a5af5c51cbd5ceed68e619",
+        read=_read_fashion_mnist,
+        find=_find_fashion_mnist,
+        class_names=FASHION_CLASSES,
+        mean=FASHION_MEAN,
+        std=FASHION_STD,
+        sha256="ece172613115fb18b120bec8f6c02271af90b8b8f0a5af5c51cbd5ceed68e619",
     ),
 }

@@ -68,6 +68,22 @@ class Run:
     def done(self) -> bool:
         return (self.folder / "DONE").is_file()
 
+    @property
+    def state(self) -> str:
+        """done, running (a process holds its lock), failed, stopped (goes on when started again) or missing."""
+        if self.done:
+            return "done"
+        if not self.folder.is_dir():
+            return "missing"
+        try:
+            with FileLock(self.folder / ".lock", timeout=0):
+                pass
+        except Timeout:
+            return "running"
+        if (self.folder / "failed.txt").is_file():
+            return "failed"
+        return "stopped" if (self.folder / "config.json").is_file() else "missing"
+
     @cached_property
     def config(self) -> RunConfig:
         return RunConfig(**json.loads((self.folder / "config.json").read_text(encoding="utf-8")))
@@ -109,7 +125,7 @@ class Run:
             raise ClamkitError(f"{paths.shown(path)} is not there: the run is not finished. Start it again.") from None
         except Exception as error:
             raise ClamkitError(
-                f"{paths.shown(path)} is damaged ({error}). Train the same config again: it is rebuilt from the checkpoint."
+                f"{paths.shown(path)} is damaged ({error}). Train the same config again: the checkpoint rebuilds it."
             ) from error
 
     def damaged(self) -> list[str]:

@@ -1,0 +1,269 @@
+"""The command line. Errors are one paragraph and a non-zero exit; --debug shows the traceback."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import shutil
+import sys
+import typing
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from clamkit import __version__, paths
+from clamkit.errors import ClamkitError
+
+console = Console(highlight=False, soft_wrap=True)
+app = typer.Typer(
+    help="Class-dependent effects of data augmentation, and the CLAM method that reduces them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+    epilog="Add --debug to any command to see the traceback of an error.",
+)
+data_app = typer.Typer(help="Datasets: list, show.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+RunsOption = Annotated[Path | None, typer.Option("--runs", help="runs folder (default: runs/ in the project)")]
+
+
+def main() -> None:
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]
+    try:
+        app()
+    except KeyboardInterrupt:
+        console.print("stopped; what is saved goes on with the same command.")
+        sys.exit(130)
+    except Exception as error:
+        if debug:
+            raise
+        what = "" if isinstance(error, ClamkitError) else f"unexpected {type(error).__name__} (--debug shows where): "
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"clamkit: {what}{error}", style="red", markup=False
+        )
+        sys.exit(2 if isinstance(error, ClamkitError) else 1)
+
+
+# ------------------------------------------------------------------------------------------------------ train
+
+
+def _train(**options) -> None:
+    from clamkit.config import RunConfig
+    from clamkit.train import train
+
+    runs, device = options.pop("runs"), options.pop("device")
+    run = train(RunConfig(**options), runs=runs, device=device)
+    summary = run.summary
+    console.print(
+        f"{run.config.method} on {run.config.dataset}: average {summary['average']:.1%}, std {summary['std']:.1%}, "
+        f"range {summary['range']:.1%}, worst 10 % {summary['worst']:.1%}\n{paths.shown(run.folder)}",
+        markup=False,
+    )
+
+
+def _add_train_command() -> None:
+    """`train` takes every field of RunConfig as an option, so that the two cannot drift apart."""
+    from clamkit.config import RunConfig
+
+    parameters = []
+    for name, field in RunConfig.model_fields.items():
+        kind = str if typing.get_origin(field.annotation) is typing.Literal else field.annotation
+        allowed = f" ({' | '.join(typing.get_args(field.annotation))})" if kind is not field.annotation else ""
+        option = typer.Option(help=(field.description or "") + allowed)
+        annotation = Annotated[kind, option]
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
+        )
+    device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
+    for name, default, annotation in (("runs", None, RunsOption), ("device", "auto", device)):
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+
+    def command(**options) -> None:
+        """Train one run, or go on with it where it stopped.
+
+        Example: clamkit train --method clam --crop-lower-bound 0.3 --epochs 6 --seed 5
+        """
+        _train(**options)
+
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app.command("train")(command)
+
+
+_add_train_command()
+
+# ------------------------------------------------------------------------------------------------------ sweeps
+
+
+@app.command("sweep")
+def sweep_command(
+    grid: Annotated[str, typer.Argument(help="a grid of notebooks/sweeps, or a YAML file")],
+    runs: RunsOption = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="processes side by side (default: one for each core)")] = None,
+) -> None:
+    """Run what is missing of a grid, several notebooks side by side.
+
+    Example: clamkit sweep demo --jobs 2
+    """
+    _sweep(grid, runs, jobs)
+
+
+def _sweep(grid: str, runs: Path | None, jobs: int | None) -> list:
+    from clamkit.sweep import Grid, sweep
+
+    finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs)
+    if failed:
+        details = "; ".join(f"{folder}: {why}" for folder, why in failed.items())
+        raise ClamkitError(
+            f"{len(failed)} of {len(failed) + len(finished)} runs failed; the others are safe. {details}"
+        )
+    return finished
+
+
+@app.command("demo")
+def demo_command(runs: RunsOption = None, jobs: Annotated[int | None, typer.Option(min=1)] = None) -> None:
+    """The main job: Normal against CLAM at three strengths of augmentation, then figures and a table.
+
+    Example: clamkit demo
+    """
+    finished = _sweep("demo", runs, jobs)
+    import pandas as pd
+
+    from clamkit import plots, report
+
+    frame = pd.DataFrame([run.config.model_dump() | run.summary for run in finished])
+    strongest = {
+        run.config.method: run for run in finished if run.config.crop_lower_bound == frame.crop_lower_bound.min()
+    }
+    figures = {
+        "demo_fairness": plots.fairness_over_strength(frame),
+        "demo_classes": plots.class_accuracies(list(strongest.values())),
+        "demo_weights": plots.weight_evolution(strongest["clam_kl"], strongest["normal"]),
+    }
+    saved = [plots.save(figure, name) for name, figure in figures.items()]
+    table = report.comparison(frame)
+    shown = Table(title="CLAM against Normal on the test images (* better than Normal at the same crop)")
+    for column in table:
+        shown.add_column(column, justify="left" if column == "method" else "right")
+    for i, row in enumerate(table.itertuples(index=False)):
+        last = i + 1 == len(table) or table["crop"].iloc[i + 1] != row[0]
+        style = "green" if row[1] != "Normal" else None
+        cells = [f"[{style}]{cell}[/]" if style and str(cell).endswith("*") else str(cell) for cell in row]
+        shown.add_row(*cells, end_section=last)
+    console.print(shown)
+    console.print(f"one seed a cell; crop 1 is no crop. figures: {', '.join(map(paths.shown, saved))}", markup=False)
+    console.print(f"runs, each with its executed notebook: {paths.shown(runs or paths.runs())}", markup=False)
+
+
+@app.command("status")
+def status_command(
+    runs: RunsOption = None,
+    grid: Annotated[str | None, typer.Option(help="show a grid's runs, also those not yet begun")] = None,
+) -> None:
+    """What is done, running, failed or missing.
+
+    Example: clamkit status --grid demo
+    """
+    from clamkit.runs import RunStore
+
+    store = RunStore(runs)
+    if grid:
+        from clamkit.sweep import Grid
+
+        found = [store.run(config) for config in Grid.load(grid).configs()]
+    else:
+        found = store.runs(finished=False)
+    if not found:
+        console.print(
+            f"no runs in {paths.shown(store.root)} yet: `make demo` or `clamkit train` makes some.", markup=False
+        )
+        return
+    table = Table()
+    for column in ("run", "state", "average", "std", "worst 10 %", "seconds"):
+        table.add_column(column, justify="left" if column in ("run", "state") else "right")
+    for run in found:
+        numbers = ["", "", "", ""]
+        if run.done:
+            s = run.summary
+            numbers = [f"{s['average']:.1%}", f"{s['std']:.1%}", f"{s['worst']:.1%}", f"{s['seconds']:.0f}"]
+        table.add_row(str(run.folder.relative_to(store.root)), run.state, *numbers)
+    console.print(table)
+
+
+# ------------------------------------------------------------------------------------------------ data, doctor
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """The known datasets and whether they are at hand.
+
+    Example: clamkit data list
+    """
+    from clamkit import data
+
+    for name in data.KNOWN:
+        console.print(f"{name:<20} {data.at_hand(name)}", markup=False)
+    console.print("or the path of an .npz file, or of a folder with train/<class>/ and test/<class>/")
+
+
+@data_app.command("show")
+def data_show(
+    dataset: Annotated[str, typer.Argument(help="a known name, an .npz file or an image folder")],
+    data_dir: Annotated[str | None, typer.Option(help="where to look first")] = None,
+    image_size: Annotated[int | None, typer.Option(help="image folders: side to resize to")] = None,
+) -> None:
+    """Load and check a dataset, and say what is in it.
+
+    Example: clamkit data show fashion_mnist_mini
+    """
+    from clamkit import data
+
+    loaded = data.load(dataset, data_dir=data_dir, image_size=image_size)
+    console.print(str(loaded), markup=False)
+    console.print(f"training images in a class: {loaded.sizes.min()} to {loaded.sizes.max()}")
+    names = ", ".join(loaded.class_names[:20]) + (", …" if loaded.num_classes > 20 else "")
+    console.print(f"classes: {names}\nSHA-256 {loaded.sha256}", markup=False)
+
+
+@app.command("doctor")
+def doctor_command() -> None:
+    """What this machine has: device, versions, datasets at hand, folders, and what is missing.
+
+    Example: clamkit doctor
+    """
+    import torch
+
+    from clamkit import data
+    from clamkit.train import find_device
+
+    console.print(f"clamkit {__version__}, Python {platform.python_version()} on {platform.platform()}", markup=False)
+    device = find_device()
+    what = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    console.print(f"device    {device} ({what}), {os.cpu_count()} cores", markup=False)
+    missing = []
+    for package in ("torch", "torchvision", "numpy", "pandas", "papermill", "jupyterlab", "nbval", "ipywidgets"):
+        try:
+            console.print(f"          {package} {version(package)}", markup=False)
+        except PackageNotFoundError:
+            missing.append(package)
+    for name in data.KNOWN:
+        console.print(f"data      {name}: {data.at_hand(name)}", markup=False)
+    for label, folder in (("runs", paths.runs()), ("figures", paths.figures()), ("cache", paths.cache())):
+        there = folder if folder.exists() else next(parent for parent in folder.parents if parent.exists())
+        free = shutil.disk_usage(there).free / 1e9
+        writable = "" if os.access(there, os.W_OK) else ", NOT WRITABLE"
+        console.print(f"{label:<9} {paths.shown(folder)} ({free:.0f} GB free{writable})", markup=False)
+    if missing:
+        console.print(f"missing   {', '.join(missing)}: `make setup` installs them", style="yellow", markup=False)
+    else:
+        console.print("nothing is missing")
