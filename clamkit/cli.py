@@ -200,6 +200,28 @@ def status_command(
     console.print(table)
 
 
+@app.command("bench")
+def bench_command(
+    quick: Annotated[bool, typer.Option("--quick", help="fewer repeats: for running, not for times")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the measurements here")] = None,
+) -> None:
+    """How near the engine is to this machine's limit, as ratios measured side by side.
+
+    Example: clamkit bench --quick --json bench.json
+    """
+    from clamkit.bench import bench
+
+    frame = bench(quick)
+    table = Table()
+    for column in ("measured side by side", "value", "goal", "verdict"):
+        table.add_column(column, justify="left" if column == "measured side by side" else "right")
+    for row in frame.itertuples():
+        table.add_row(row.what, f"{row.value:.3g}", f"{row.is_} {row.goal:g}", "met" if row.met else "not met")
+    console.print(table)
+    if json_file:
+        frame.to_json(json_file, orient="records", indent=2, force_ascii=False)
+
+
 # ------------------------------------------------------------------------------------------------ data, doctor
 
 

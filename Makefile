@@ -1,0 +1,43 @@
+# make demo | test | lab | bench | notebooks | lint — each sets everything up first. `make setup` alone does only that.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.set-up
+
+.PHONY: help setup demo test lint lab bench notebooks clean
+
+help:
+	@sed -n '1s/^# //p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "clamkit needs Python 3.11 or newer; call make PYTHON=/path/to/python3.11 setup"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "setting up .venv from requirements.txt (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	@$(BIN)/clamkit demo
+
+test: setup
+	@$(BIN)/python -m pytest --nbval tests notebooks
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+lab: setup
+	@$(BIN)/jupyter lab --notebook-dir=notebooks
+
+bench: setup
+	@$(BIN)/clamkit bench
+
+# execute the notebooks in place, outputs and all
+notebooks: setup
+	@$(BIN)/python notebooks/refresh.py
+
+clean:
+	rm -rf .venv
