@@ -131,6 +131,7 @@ def sweep(
     """Run what is missing of a grid; returns the finished runs and, for those that failed, why.
 
     jobs: processes side by side, default one for each core, the cores' threads shared out among them.
+    progress: a bar over the runs where there is a terminal; a line for each run is printed anyway.
     """
     store = RunStore(runs)
     configs = grid.configs()
@@ -142,7 +143,11 @@ def sweep(
     threads = max(1, (os.cpu_count() or 1) // jobs)
     failed: dict[str, str] = {}
     bar = tqdm(
-        total=len(configs), initial=len(configs) - len(missing), unit="run", desc=grid.name, disable=not progress
+        total=len(configs),
+        initial=len(configs) - len(missing),
+        unit="run",
+        desc=grid.name,
+        disable=not (progress and sys.stderr.isatty()),
     )
     with bar, ThreadPoolExecutor(jobs) as pool:
         started = {}
@@ -157,7 +162,7 @@ def sweep(
                 finished, _ = wait(pending, return_when=FIRST_COMPLETED)
                 for future in finished:
                     config = pending.pop(future)
-                    label = f"{config.method:<9} crop {config.crop_lower_bound:g}  seed {config.seed}"
+                    label = f"{config.method:<14} crop {config.crop_lower_bound:<4g} seed {config.seed}"
                     try:
                         summary = future.result().summary
                         line = (

@@ -1,0 +1,95 @@
+"""Grids, and runs through papermill: as a sweep, and by hand from any folder."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from clamkit import paths
+from clamkit.config import RunConfig
+from clamkit.errors import ClamkitError
+from clamkit.runs import RunStore
+from clamkit.sweep import Grid, sweep
+from clamkit.train import train
+
+NOTEBOOK = "10_train_fashion_mnist"
+
+
+def papermill(*words, cwd):
+    notebook = str(paths.notebooks() / f"{NOTEBOOK}.ipynb")
+    command = [sys.executable, "-m", "papermill", notebook, "out.ipynb", "--no-progress-bar", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_grid_is_the_product_of_its_axes(tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text("fixed: {epochs: 2}\naxes: {method: [normal, clam], seed: [0, 1, 2]}\n")
+    configs = Grid.load(path).configs()
+    assert len(configs) == len(set(configs)) == 6
+    assert configs[4] == RunConfig(epochs=2, method="clam", seed=1)
+    assert len(Grid.load("demo").configs()) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("axes: {metod: [clam]}", "unknown setting 'metod'"),
+        ("axes: {method: []}", "list of at least one value"),
+        ("axes: {method: clam}", "list of at least one value"),
+        ("axes: {epochs: [many]}", "epochs='many'"),
+        ("axis: {method: [clam]}\naxes: {seed: [0]}", "unknown key in grid.yaml 'axis'"),
+        ("- 1", "must hold"),
+        ("axes: {a: [", "not sound YAML"),
+        ("notebook: 99_none\naxes: {seed: [0]}", "unknown notebook '99_none'"),
+    ],
+)
+def test_bad_grids(tmp_path, text, message):
+    path = tmp_path / "grid.yaml"
+    path.write_text(text)
+    with pytest.raises(ClamkitError, match=message):
+        sweep(Grid.load(path), progress=False)
+
+
+def test_sweep_runs_what_is_missing_keeps_failures_apart(small_npz, tmp_path, capsys):
+    fixed = {"dataset": str(small_npz), "epochs": 1, "batch_size": 20}
+    grid = Grid("small", NOTEBOOK, {"method": ["normal"], "u_min": [None], "seed": [0, 1]}, fixed)
+    train(grid.configs()[0])  # one is there already
+    finished, failed = sweep(grid, jobs=2, progress=False)
+    assert not failed
+    assert [run.config.seed for run in finished] == [0, 1]
+    executed = nbformat.read(finished[1].folder / "notebook.ipynb", 4)
+    assert any("seed = 1" in cell.source for cell in executed.cells if cell.cell_type == "code")
+    assert finished[1].config.batch_size == 20, "fields the notebook has no parameter for travel in `options`"
+    assert not (finished[0].folder / "notebook.ipynb").exists()
+
+    bad = Grid("bad", NOTEBOOK, {"method": ["clam"], "u_min": [0.4], "seed": [0]}, fixed)
+    finished, failed = sweep(bad, progress=False)
+    assert not finished
+    (why,) = failed.values()
+    assert "leaves no room for 3 classes" in why
+    assert RunStore().run(bad.configs()[0]).state == "failed"
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_notebook_runs_by_plain_papermill_from_any_folder(tmp_path):
+    result = papermill(
+        "-p", "method", "clam", "-p", "crop_lower_bound", 0.3, "-p", "seed", 1, "-p", "epochs", 1, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    (run,) = RunStore().runs()
+    assert run.config == RunConfig(method="clam", crop_lower_bound=0.3, seed=1, epochs=1)
+    assert run.done
+
+
+def test_unknown_notebook_parameter_stops_plain_papermill(tmp_path):
+    result = papermill("-p", "metod", "clam", cwd=tmp_path)
+    assert result.returncode != 0
+    assert "unknown notebook parameter 'metod'. Did you mean 'method'" in result.stderr
+    assert not RunStore().runs(finished=False)
+
+
+def test_notebook_without_parameters_cell_is_refused(small_npz):
+    grid = Grid("none", "00_start_here", {"seed": [0]}, {"dataset": str(small_npz)})
+    _, failed = sweep(grid, progress=False)
+    assert "no cell tagged `parameters`" in next(iter(failed.values()))
