@@ -1,17 +1,27 @@
 """Constrained simplices: what the min player may choose from (paper, section 4.1).
 
-Each set S is closed under permutation and offers the same four things:
-`contains(w)`, `project(x, "euclidean" | "kl")`, `value(v)` = f(v) = min over S of w·v, and `argmin(v)`.
-Everything is float64, exact up to rounding and O(n log n) through one sort.
+Each set S is convex, closed under permutation, holds the uniform distribution and offers the same five things:
+`contains(w)`, `project(x, "euclidean" | "kl")`, `value(v)` = f(v) = min over S of w·v, `argmin(v)` and
+`kl_diameter()` = max over S of KL(w‖uniform). Everything is float64, exact up to rounding and O(n log n).
+
+How the projections work: with x sorted, the smallest entries end on the lower bound of the set, the largest on the
+upper bound, and the ones between move together. One equation for each set says where the cuts lie; it is piecewise
+linear, so it is evaluated at all its breakpoints at once and then solved between two of them.
 """
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.special import xlogy
 
 from clamkit.errors import ClamkitError, unknown
 
 METRICS = ("euclidean", "kl")
+SUM_TOLERANCE = 1e-12  # a sum this close to 1 is 1 up to rounding
+SMALLEST = np.finfo(np.float64).tiny  # below this, dividing by x overflows: such an x counts as zero
 
 
 def _vector(x, n: int, name: str) -> np.ndarray:
@@ -23,16 +33,23 @@ def _vector(x, n: int, name: str) -> np.ndarray:
     return x
 
 
+def whole(number, what: str) -> int:
+    """`number` as an int of at least 1; `what` names it in the error."""
+    if not isinstance(number, Integral) or number < 1:
+        raise ClamkitError(f"{what}={number}: it must be a whole number, at least 1.")
+    return int(number)
+
+
 def normalise(x: np.ndarray) -> np.ndarray:
     """x / sum(x); x must be non-negative with a positive sum."""
     total = x.sum()
-    if (x < 0).any() or not total > 0:
-        raise ClamkitError("a distribution needs non-negative entries with a positive sum.")
+    if (x < 0).any() or not 0 < total < np.inf:
+        raise ClamkitError("a distribution needs non-negative entries with a positive, finite sum.")
     return x / total
 
 
 def multiplicative_weights(w: np.ndarray, v: np.ndarray, tau: float) -> np.ndarray:
-    """One hedge step x = w·exp(−τv) / Z (paper, eq. 6 before the projection).
+    """One hedge step x = w·exp(−τv) / Z (paper, eq. 8 before the projection).
 
     v is shifted by its minimum first, so that a large τ cannot turn every entry into zero.
     """
@@ -42,67 +59,251 @@ def multiplicative_weights(w: np.ndarray, v: np.ndarray, tau: float) -> np.ndarr
     return normalise(w * np.exp(-tau * np.clip(v - v[alive].min(), 0, None)))
 
 
-class LowerBounded:
-    """{w ≥ u_min, Σw = 1}: the set of the paper's Algorithm 2; u_min = 0 is the whole simplex."""
+def clip_renormalise(x, low: float, high: float = np.inf) -> np.ndarray:
+    """clip(x, low, high) / Z, the map of the paper's proof (high = ∞) and of the released code.
+
+    Not a projection: the result may leave [low, high]. With low = 1/6, (.7, .25, .05) goes to (.627, .224, .149).
+    """
+    return normalise(np.clip(np.asarray(x, dtype=np.float64), low, high))
+
+
+def _cumulated(x: np.ndarray) -> np.ndarray:
+    """Sums of the first 0, 1, …, n entries."""
+    return np.concatenate([[0.0], np.cumsum(x)])
+
+
+def _clipped_sum(ascending: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Σ clip(x, low, high) for many pairs of bounds at once."""
+    sums = _cumulated(ascending)
+    below = np.searchsorted(ascending, low)
+    above = np.maximum(np.searchsorted(ascending, high), below)
+    return below * low + (ascending.size - above) * high + sums[above] - sums[below]
+
+
+class _SymmetricSet:
+    """What the sets share. A subclass gives `_inside`, `_euclidean`, `_kl` (up to a factor) and `_vertex`."""
+
+    n: int
+
+    def contains(self, w, tol: float = 1e-9) -> bool:
+        """Whether w sums to 1 and obeys the set's bounds, both up to `tol`."""
+        w = _vector(w, self.n, "w")
+        return bool(abs(w.sum() - 1) <= tol and self._inside(w, tol))
+
+    def project(self, x, metric: str = "euclidean") -> np.ndarray:
+        """The point of the set nearest to x, by Σ(w − x)² or by KL(w‖x).
+
+        For "kl", x is non-negative and scaled to sum 1; where it is zero the result is the limit of x_i → 0+,
+        the same small number for all such i. A point of the set comes back unchanged.
+        """
+        if metric not in METRICS:
+            raise unknown("projection", metric, METRICS)
+        x = _vector(x, self.n, "x")
+        if metric == "kl":
+            x = normalise(x)
+        if abs(x.sum() - 1) <= SUM_TOLERANCE and self._inside(x, 0):
+            return x.copy()
+        # adding a constant to x moves no Euclidean projection; this one keeps the largest entries precise
+        w = self._euclidean(x - x.max()) if metric == "euclidean" else self._kl(np.where(x < SMALLEST, 0, x))
+        return normalise(w)  # the sum is 1 up to rounding already
+
+    def argmin(self, v) -> np.ndarray:
+        """A w of the set with the smallest w·v; the worse a class, the larger its weight."""
+        v = _vector(v, self.n, "v")
+        order = np.argsort(v, kind="stable")
+        w = np.empty(self.n)
+        w[order] = self._vertex(v[order])
+        return w
+
+    def value(self, v) -> float:
+        """f(v) = min over the set of w·v."""
+        ascending = np.sort(_vector(v, self.n, "v"))
+        return float(self._vertex(ascending) @ ascending)
+
+    def kl_diameter(self) -> float:
+        """D = max over the set of KL(w‖uniform) = max of Σ w ln(n w), reached at a vertex."""
+        w = self._vertex(np.arange(self.n, dtype=np.float64))
+        return float(xlogy(w, self.n * w).sum())
+
+
+class LowerBounded(_SymmetricSet):
+    """{w ≥ u_min, Σw = 1}: the set of the paper's Algorithm 2; u_min = 0 is the whole simplex.
+
+    f(v) = u_min Σv + (1 − n·u_min) min v; for u_min = 1/(2n): ½ mean + ½ min.
+    """
 
     def __init__(self, n: int, u_min: float):
-        if n < 1:
-            raise ClamkitError(f"n={n} classes: there must be at least one.")
-        room = 1 / n
-        if not 0 <= u_min < room and not (n == 1 and u_min <= 1):
+        self.n = whole(n, "n")
+        room = 1 / self.n
+        if not (0 <= u_min < room or self.n == u_min == 1):
             raise ClamkitError(
                 f"u_min={u_min:g} leaves no room for {n} classes: it must be at least 0 and below 1/{n} = {room:g}. "
                 f"The paper uses 1/(2n) = {room / 2:g}."
             )
-        self.n, self.u_min = int(n), float(u_min)
+        self.u_min = float(u_min)
 
-    def contains(self, w, tol: float = 1e-9) -> bool:
-        w = _vector(w, self.n, "w")
-        return bool(abs(w.sum() - 1) <= tol and w.min() >= self.u_min - tol)
-
-    def project(self, x, metric: str = "euclidean") -> np.ndarray:
-        """The nearest point of the set: max(x − θ, u_min), or by KL(w‖x) max(c·x, u_min)."""
-        if metric not in METRICS:
-            raise unknown("projection", metric, METRICS)
-        x = _vector(x, self.n, "x")
-        return self._euclidean(x) if metric == "euclidean" else self._kl(normalise(x))
+    def _inside(self, w: np.ndarray, tol: float) -> bool:
+        return w.min() >= self.u_min - tol
 
     def _euclidean(self, x: np.ndarray) -> np.ndarray:
-        free = 1 - self.n * self.u_min  # mass above the floor, to be placed as on a plain simplex
-        descending = np.sort(x - self.u_min)[::-1]
+        """max(x − θ, u_min), θ from Σw = 1 for the number of entries that stay above the floor."""
+        free = 1 - self.n * self.u_min
+        descending = np.sort(x)[::-1]
         thresholds = (np.cumsum(descending) - free) / np.arange(1, self.n + 1)
-        theta = thresholds[np.flatnonzero(descending > thresholds)[-1]] if free > 0 else descending[0]
-        return np.maximum(x - self.u_min - theta, 0) + self.u_min
+        kept = max(np.count_nonzero(descending >= thresholds), 1)
+        return np.maximum(x - thresholds[kept - 1], 0) + self.u_min
 
     def _kl(self, x: np.ndarray) -> np.ndarray:
+        """max(c·x, u_min), c likewise."""
         descending = np.sort(x)[::-1]
-        kept = np.arange(1, self.n + 1)  # how many of the largest entries stay above the floor
-        scales = (1 - (self.n - kept) * self.u_min) / np.cumsum(descending)
-        above = np.flatnonzero(scales * descending >= self.u_min)
-        return np.maximum(scales[above[-1]] * x, self.u_min) if above.size else np.full(self.n, 1 / self.n)
+        scales = (1 - np.arange(self.n - 1, -1, -1) * self.u_min) / np.cumsum(descending)
+        kept = max(np.count_nonzero(scales * descending >= self.u_min), 1)
+        return np.maximum(scales[kept - 1] * x, self.u_min)
 
-    def argmin(self, v) -> np.ndarray:
-        """A w of the set with the smallest w·v: the floor everywhere, the rest on the worst class."""
+    def _vertex(self, v: np.ndarray) -> np.ndarray:
         w = np.full(self.n, self.u_min)
-        w[np.argmin(_vector(v, self.n, "v"))] += 1 - self.n * self.u_min
+        w[0] += 1 - self.n * self.u_min
         return w
 
-    def value(self, v) -> float:
-        """f(v) = u_min Σv + (1 − n·u_min) min v; for u_min = 1/(2n): ½ mean + ½ min."""
-        v = _vector(v, self.n, "v")
-        return float(self.u_min * v.sum() + (1 - self.n * self.u_min) * v.min())
+
+class Box(_SymmetricSet):
+    """{low ≤ w ≤ high, Σw = 1}. f(v) = low Σv + a greedy fill of (high − low) on the smallest v."""
+
+    def __init__(self, n: int, low: float, high: float):
+        self.n = whole(n, "n")
+        room = 1 / self.n
+        if not 0 <= low <= room <= high:
+            raise ClamkitError(
+                f"no distribution over {n} classes has all weights in [{low:g}, {high:g}]: "
+                f"low must be from 0 to 1/{n} = {room:g}, and high at least {room:g}."
+            )
+        self.low, self.high = float(low), min(float(high), 1.0)
+
+    def _inside(self, w: np.ndarray, tol: float) -> bool:
+        return w.min() >= self.low - tol and w.max() <= self.high + tol
+
+    def _euclidean(self, x: np.ndarray) -> np.ndarray:
+        """clip(x − θ, low, high), θ from Σw = 1."""
+        ascending = np.sort(x)
+        theta = np.sort(np.concatenate([ascending - self.high, ascending - self.low]), kind="stable")
+        total = _clipped_sum(ascending, theta + self.low, theta + self.high) - self.n * theta
+        return np.clip(x - np.interp(-1.0, -total, theta), self.low, self.high)
+
+    def _kl(self, x: np.ndarray) -> np.ndarray:
+        """clip(c·x, low, high), c from Σw = 1; zeros share what the others cannot hold."""
+        ascending = np.sort(x)
+        zeros = np.searchsorted(ascending, 0, "right")
+        positive, held = ascending[zeros:], (self.n - zeros) * self.high
+        if held + zeros * self.low < 1:
+            return np.where(x > 0, self.high, (1 - held) / max(zeros, 1))
+        c = np.sort(np.concatenate([self.low / positive, self.high / positive]))
+        c = c[c > 0]
+        total = c * _clipped_sum(ascending, self.low / c, self.high / c)
+        c = np.interp(1.0, np.append(self.n * self.low, total), np.append(0.0, c))
+        return np.clip(c * x, self.low, self.high)
+
+    def _vertex(self, v: np.ndarray) -> np.ndarray:
+        gap = self.high - self.low
+        return self.low + np.clip(1 - self.n * self.low - gap * np.arange(self.n), 0, gap)
+
+
+class RatioBounded(_SymmetricSet):
+    """{max w ≤ ratio · min w, Σw = 1}: the set of the paper's practical section.
+
+    Its vertices hold k classes at ratio·a and the rest at a = 1/(n − k + ratio·k), so with v ascending
+    f(v) = min over k of [ratio Σ_{i≤k} v_i + Σ_{i>k} v_i] / (n − k + ratio·k).
+    """
+
+    def __init__(self, n: int, ratio: float):
+        self.n = whole(n, "n")
+        if not 1 <= ratio < np.inf:
+            raise ClamkitError(
+                f"ratio={ratio:g} cannot bound max w / min w: it must be a finite number, at least 1. "
+                "For no bound at all use LowerBounded(n, 0)."
+            )
+        self.ratio = float(ratio)
+
+    def _inside(self, w: np.ndarray, tol: float) -> bool:
+        return w.min() >= -tol and w.max() <= self.ratio * w.min() + tol
+
+    def _euclidean(self, x: np.ndarray) -> np.ndarray:
+        """clip(x, p, q) − θ, where p − θ = a and q − θ = ratio·a are the bounds w ends on.
+
+        Optimality in a reads Σ(p − x)₊ = ratio Σ(x − q)₊ = level. As the level grows, p rises, q falls and so does
+        Σw, until it is 1. Between two entries of x, p and q are linear in the level.
+        """
+        r, n = self.ratio, self.n
+        ascending = np.sort(x)
+        steps = np.diff(ascending)
+        lifted = _cumulated(steps * np.arange(1, n))  # Σ(p − x)₊ at p = each x, upwards
+        lowered = r * _cumulated(steps[::-1] * np.arange(1, n))  # ratio Σ(x − q)₊ at q = each x, downwards
+        level = np.sort(np.concatenate([lifted, lowered]).clip(max=min(lifted[-1], lowered[-1])), kind="stable")
+        p, q = np.interp(level, lifted, ascending), np.interp(level, lowered, ascending[::-1])
+        excess = (r - 1) * (x.sum() + level * (1 - 1 / r) - 1) - n * (r * p - q)  # (Σw − 1)·(ratio − 1)
+        level = np.interp(0.0, -excess, level)
+        w = np.clip(x, np.interp(level, lifted, ascending), np.interp(level, lowered, ascending[::-1]))
+        w -= (w.sum() - 1) / n
+        return np.maximum(w, w.max() / r)  # w ≥ a up to rounding; this keeps large ratios exact
+
+    def _kl(self, x: np.ndarray) -> np.ndarray:
+        """clip(x, b, ratio·b) / Z with Σ(ln b − ln x)₊ = ratio Σ(ln x − ln(ratio·b))₊."""
+        r, log_r = self.ratio, np.log(self.ratio)
+        if (x == 0).any():  # the limit: every positive entry is infinitely larger
+            return np.where(x > 0, r, 1.0)
+        ascending = np.sort(np.log(x))
+        sums = _cumulated(ascending)
+        p = np.sort(np.concatenate([ascending - log_r, ascending]), kind="stable")  # ln b
+        below, above = np.searchsorted(ascending, p), np.searchsorted(ascending, p + log_r)
+        lifted, lowered = below * p - sums[below], sums[-1] - sums[above] - (self.n - above) * (p + log_r)
+        b = np.exp(np.interp(0.0, lifted - r * lowered, p))
+        return np.clip(x, b, r * b)
+
+    def _vertex(self, v: np.ndarray) -> np.ndarray:
+        k, sums = np.arange(self.n + 1), _cumulated(v)
+        best = np.argmin((self.ratio * sums + sums[-1] - sums) / (self.n - k + self.ratio * k))
+        return normalise(np.where(k[1:] <= best, self.ratio, 1.0))
 
     def kl_diameter(self) -> float:
-        """D = max over the set of KL(w‖uniform), reached at a vertex."""
-        top = 1 - (self.n - 1) * self.u_min
-        floor = (self.n - 1) * self.u_min * np.log(self.n * self.u_min) if self.u_min > 0 else 0.0
-        return float(top * np.log(self.n * top) + floor)
+        """D = max over k of ln(n a) + k·ratio·a ln(ratio), a = 1/(n − k + ratio·k)."""
+        k = np.arange(self.n + 1)
+        a = 1 / (self.n - k + self.ratio * k)
+        return float((np.log(self.n * a) + k * self.ratio * a * np.log(self.ratio)).max())
 
 
-def clip_renormalise(x, low: float, high: float = np.inf) -> np.ndarray:
-    """clip(x, low, high) / Z, the map of the paper's proof (high = ∞) and of the released code.
+class Permutahedron(_SymmetricSet):
+    """The convex hull of all reorderings of w: the set behind GGF (paper, eq. 1 and 6). f(v) = Σ w↓_i v↑_i.
 
-    Not a projection: the result may leave [low, high]. With u_min = 1/6,
-    (.7, .25, .05) goes to (.627, .224, .149).
+    Both projections are isotonic regressions along the descending order of x (Lim & Wright 2016; Blondel et al. 2020).
     """
-    return normalise(np.clip(np.asarray(x, dtype=np.float64), low, high))
+
+    def __init__(self, w):
+        self.n = whole(np.size(w), "the number of entries of w")
+        self.w = np.sort(_vector(w, self.n, "w"))[::-1]  # descending
+        if self.w[-1] < 0 or abs(self.w.sum() - 1) > 1e-9:
+            raise ClamkitError(
+                f"w has smallest entry {self.w[-1]:g} and sum {self.w.sum():g}: to be reordered into class weights "
+                "it must be non-negative with sum 1 (divide it by its sum)."
+            )
+
+    def _inside(self, w: np.ndarray, tol: float) -> bool:
+        return bool((np.cumsum(np.sort(w)[::-1]) <= np.cumsum(self.w) + tol).all())
+
+    def _euclidean(self, x: np.ndarray) -> np.ndarray:
+        """x − (the non-increasing sequence nearest to x↓ − w↓)."""
+        order = np.argsort(-x)
+        w = np.empty(self.n)
+        w[order] = x[order] - isotonic_regression(x[order] - self.w, increasing=False).x
+        return np.maximum(w, 0)
+
+    def _kl(self, x: np.ndarray) -> np.ndarray:
+        """x · (the non-decreasing sequence nearest to w↓/x↓, each entry counting x↓ times)."""
+        order = np.argsort(-x)
+        positive = np.count_nonzero(x)
+        first, last = order[:positive], order[positive:]
+        w = np.empty(self.n)
+        w[first] = x[first] * isotonic_regression(self.w[:positive] / x[first], weights=x[first]).x
+        w[last] = self.w[positive:].sum() / max(last.size, 1)
+        return w
+
+    def _vertex(self, v: np.ndarray) -> np.ndarray:
+        return self.w
