@@ -15,6 +15,7 @@ from clamkit.errors import ClamkitError
 
 RATIO = (3 / 4, 4 / 3)  # aspect ratios of torchvision's RandomResizedCrop
 TRIES = 10  # its number of draws before the centre fallback
+GREY = [0.2989, 0.587, 0.114]  # its weights of red, green and blue
 
 
 def crop_boxes(count: int, height: int, width: int, lower_bound: float, generator: torch.Generator) -> Tensor:
@@ -76,6 +77,27 @@ def resized_crop(x: Tensor, boxes: Tensor, size: tuple[int, int], flip: Tensor |
     return rows[:, None] @ x.float() @ columns[:, None].mT
 
 
+def mirror(x: Tensor, flips: Tensor) -> Tensor:
+    return torch.where(flips[:, None, None, None], x.flip(3), x)
+
+
+def jitter(x: Tensor, factors: Tensor, order: Tensor, top: float = 255.0) -> Tensor:
+    """Brightness, contrast and saturation of each image of x [B, C, H, W] (values 0..top) by its own factors [B, 3].
+
+    order [B, 3] holds for each image in which order the three (0, 1, 2) come. Each is a blend f·x + (1 − f)·t, cut to
+    0..top, where t is black, the mean grey of the image, or the grey image: the same as torchvision's adjust_*.
+    """
+    x = x.float()
+    luma = torch.tensor(GREY if x.shape[1] == 3 else [1.0] + [0.0] * (x.shape[1] - 1), device=x.device)
+    for kind in order.unbind(1):
+        factor = factors.gather(1, kind[:, None])[:, :, None, None]
+        kind = kind[:, None, None, None]
+        grey = (x * luma[:, None, None]).sum(1, keepdim=True)
+        target = torch.where(kind == 1, grey.mean((2, 3), keepdim=True), grey) * (kind > 0)
+        x = (factor * x + (1 - factor) * target).clamp(0, top)
+    return x
+
+
 class RandomResizedCrop:
     """Random resized crop and horizontal flip of a batch.
 
@@ -88,21 +110,72 @@ class RandomResizedCrop:
         self.lower_bound, self.size, self.flip = lower_bound, size, flip
         crop_boxes(0, 1, 1, lower_bound, torch.Generator())  # refuse a bad bound here rather than in the first batch
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The random part alone: boxes [count, 4] and flips [count]."""
-        boxes = crop_boxes(count, height, width, self.lower_bound, generator)
-        flips = torch.rand(count, generator=generator, device=generator.device) < (0.5 if self.flip else 0.0)
-        return boxes, flips
+    def box(self, height: int, width: int, generator: torch.Generator) -> list[int]:
+        """One box, for images that are cut while they are read from disk."""
+        return crop_boxes(1, height, width, self.lower_bound, generator)[0].tolist()
 
-    def apply(self, x: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The random part alone: flips [count] and boxes [count, 4]."""
+        flips = _flips(count, self.flip, generator)
+        return flips, crop_boxes(count, height, width, self.lower_bound, generator)
+
+    def apply(self, x: Tensor, flips: Tensor, boxes: Tensor) -> Tensor:
         """The deterministic part: float images in the value range of x."""
         size = (self.size or x.shape[2], self.size or x.shape[3])
         if self.lower_bound == 1 and size == tuple(x.shape[2:]):
-            return torch.where(flips[:, None, None, None], x.flip(3), x).float()
+            return mirror(x, flips).float()
         return resized_crop(x, boxes, size, flips)
+
+    def rest(self, x: Tensor, flips: Tensor, boxes: Tensor) -> Tensor:
+        """What is left to do with images that were cut to a box while they were read."""
+        return mirror(x, flips).float()
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         return self.apply(x, *self.draw(len(x), x.shape[2], x.shape[3], generator))
+
+
+class ColourJitter:
+    """Brightness, contrast and saturation by factors from [max(0, 1 − s), 1 + s] in random order, and flip.
+
+    The strength s is one number for all three, as in the paper; s = 0 leaves the colours alone.
+    """
+
+    def __init__(self, strength: float, *, size: int | None = None, flip: bool = True):
+        if not 0 <= strength <= 1:
+            raise ClamkitError(f"jitter strength {strength} is not allowed: it must lie in [0, 1]; 0 means no jitter.")
+        self.strength, self.size, self.flip = strength, size, flip
+
+    def box(self, height: int, width: int, generator: torch.Generator) -> list[int]:
+        return [0, 0, height, width]
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Flips [count], factors [count, 3] and orders [count, 3]."""
+        flips = _flips(count, self.flip, generator)
+        low, high = max(0.0, 1 - self.strength), 1 + self.strength
+        factors = low + (high - low) * torch.rand(count, 3, generator=generator, device=generator.device)
+        order = torch.rand(count, 3, generator=generator, device=generator.device).argsort(1)
+        return flips, factors, order
+
+    def apply(self, x: Tensor, flips: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+        x = mirror(resize(x, self.size), flips)
+        return jitter(x, factors, order) if self.strength > 0 else x.float()
+
+    rest = apply
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return self.apply(x, *self.draw(len(x), x.shape[2], x.shape[3], generator))
+
+
+def _flips(count: int, flip: bool, generator: torch.Generator) -> Tensor:
+    return torch.rand(count, generator=generator, device=generator.device) < (0.5 if flip else 0.0)
+
+
+def resize(x: Tensor, size: int | None) -> Tensor:
+    """Whole images at another resolution; the same x where it has that size already."""
+    if size is None or tuple(x.shape[2:]) == (size, size):
+        return x
+    whole = torch.tensor([0, 0, *x.shape[2:]], device=x.device).repeat(len(x), 1)
+    return resized_crop(x, whole, (size, size))
 
 
 def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

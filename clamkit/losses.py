@@ -27,3 +27,19 @@ def check_labels(logits: Tensor, y: Tensor) -> None:
 def cross_entropy(logits: Tensor, y: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """−ln p_y."""
     return F.cross_entropy(logits.float(), y, reduction="none", label_smoothing=label_smoothing)
+
+
+def focal(logits: Tensor, y: Tensor, *, gamma: float) -> Tensor:
+    """−(1 − p_y)^γ ln p_y (Lin et al.; paper, appendix "Baselines")."""
+    return performance_weighted(logits, y, gamma=gamma, theta=0.0)
+
+
+def performance_weighted(logits: Tensor, y: Tensor, *, gamma: float, theta: float) -> Tensor:
+    """−((1 − p_y)^γ + θ) ln p_y: the PW loss.
+
+    1 − p comes from expm1 of the log-probability, exact also where p is near 1; it is kept off zero, where the
+    gradient of a power below one would be infinite.
+    """
+    log_p = F.log_softmax(logits.float(), dim=1).gather(1, y[:, None]).squeeze(1)
+    miss = (-torch.expm1(log_p)).clamp_min(torch.finfo(torch.float32).eps)
+    return -(miss**gamma + theta) * log_p

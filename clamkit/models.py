@@ -5,10 +5,16 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clamkit.errors import unknown
+from clamkit.errors import ClamkitError, unknown
 
-MODELS = ("tiny_resnet", "resnet18", "resnet50")
+MODELS = ("tiny_resnet", "resnet18", "resnet50", "tiny_vit", "vit_small", "vit_base")
 STEMS = ("imagenet", "small")
+PATCH = {"imagenet": 16, "small": 4}  # pixels of a ViT's patch
+VITS = {  # layers, heads, width
+    "tiny_vit": (4, 4, 64),
+    "vit_small": (12, 6, 384),
+    "vit_base": (12, 12, 768),
+}
 
 
 class _Block(nn.Module):
@@ -46,8 +52,15 @@ def tiny_resnet(num_classes: int, channels: int = 1) -> nn.Module:
     )
 
 
-def build_model(name: str, num_classes: int, channels: int = 3, stem: str = "imagenet") -> nn.Module:
-    """A freshly initialised model. `stem="small"` (ResNets): 3×3 stride 1 without pooling, for images of 28–64 px."""
+def build_model(
+    name: str, num_classes: int, channels: int = 3, stem: str = "imagenet", image_size: int = 224
+) -> nn.Module:
+    """A freshly initialised model.
+
+    stem        "small" is for images of 28–64 px: ResNets begin with 3×3 stride 1 and no pooling, ViTs cut patches of
+                4 pixels instead of 16
+    image_size  needed by the ViTs alone
+    """
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     if stem not in STEMS:
@@ -56,6 +69,16 @@ def build_model(name: str, num_classes: int, channels: int = 3, stem: str = "ima
         return tiny_resnet(num_classes, channels)
     from clamkit._vision import torchvision  # slow to import: only for models that need it
 
+    if name in VITS:
+        layers, heads, width = VITS[name]
+        if image_size % PATCH[stem]:
+            raise ClamkitError(f"{name} cuts patches of {PATCH[stem]} pixels: image_size={image_size} is no multiple.")
+        model = torchvision.models.VisionTransformer(
+            image_size, PATCH[stem], layers, heads, width, 4 * width, num_classes=num_classes
+        )
+        if channels != 3:
+            model.conv_proj = nn.Conv2d(channels, width, PATCH[stem], PATCH[stem])
+        return model
     model = getattr(torchvision.models, name)(num_classes=num_classes)
     if stem == "small":
         model.conv1 = nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
@@ -63,3 +86,13 @@ def build_model(name: str, num_classes: int, channels: int = 3, stem: str = "ima
     elif channels != 3:
         model.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
     return model
+
+
+def orthogonal_init(model: nn.Module) -> None:
+    """The released code's: orthogonal convolutions (ReLU gain) and linear layers, zero biases."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            gain = nn.init.calculate_gain("relu") if isinstance(module, nn.Conv2d) else 1.0
+            nn.init.orthogonal_(module.weight, gain)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

@@ -11,7 +11,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 
 import numpy as np
@@ -21,15 +22,15 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from clamkit import augment, data
-from clamkit.config import RunConfig
+from clamkit.batches import Batches
+from clamkit.config import PROTOCOLS, RunConfig
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods import build_method
 from clamkit.metrics import class_accuracy, fairness
-from clamkit.models import build_model
+from clamkit.models import build_model, orthogonal_init
 from clamkit.runs import COLUMNS, Run, RunStore
-from clamkit.weighters import Weighter
+from clamkit.weighters import APStar, Weighter
 
-EVALUATION_BATCH = 1000
 WARM_UP = 0.3  # share of the steps in which the one-cycle rate rises, from 1/25 of the peak; then a cosine to ~0
 START, END = 1 / 25, 1e-5
 
@@ -45,21 +46,40 @@ def train(
     """
     where = find_device(device)
     run = RunStore(runs).run(config)
-    dataset = data.load(config.dataset, data_dir=config.data_dir, image_size=config.image_size)
+    dataset = data.load(
+        config.dataset, data_dir=config.data_dir, image_size=config.image_size, skip_bad_images=config.skip_bad_images
+    )
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
         torch.manual_seed(_seed(config.seed, 0))
-        model = build_model(config.model, dataset.num_classes, dataset.channels, config.stem)
-        model = model.to(where, memory_format=torch.channels_last)
-        weighter = build_method(config.method, config.dataset, dataset.num_classes, **config.method_settings())
+        game = _set_up(config, dataset, where)
         with run.locked():
             run.claim(config)
             if not run.done:
-                _train(run, config, dataset, model, weighter, where, progress)
+                _train(run, config, game, progress)
     return run
 
 
-def _train(run: Run, config: RunConfig, dataset: data.Dataset, model, weighter, device, progress) -> None:
-    started = time.monotonic()
+@dataclass
+class Game:
+    """Everything a run plays with: the data, the max player (model and optimizer), the min player (weighter)."""
+
+    dataset: data.Dataset
+    batches: Batches
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    weighter: Weighter
+    device: torch.device
+    best: dict[str, Tensor] | None = None  # the network to return to, for methods that do
+
+
+def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> Game:
+    protocol = PROTOCOLS[config.protocol]
+    mean, std = (data.IMAGENET_MEAN, data.IMAGENET_STD) if protocol.imagenet_statistics else (dataset.mean, dataset.std)
+    size = config.image_size or dataset.x_train.shape[2]
+    model = build_model(config.model, dataset.num_classes, max(dataset.channels, len(mean)), config.stem, size)
+    if protocol.orthogonal_init:
+        orthogonal_init(model)
+    model = model.to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(
         model.parameters(),
         lr=config.lr,
@@ -67,21 +87,40 @@ def _train(run: Run, config: RunConfig, dataset: data.Dataset, model, weighter, 
         weight_decay=config.weight_decay,
         nesterov=config.momentum > 0,
     )
+    kinds = {"crop": augment.RandomResizedCrop, "jitter": augment.ColourJitter}
+    transform = kinds[config.augmentation](config.strength, size=config.image_size, flip=config.flip)
+    weighter = build_method(
+        config.method,
+        config.dataset,
+        dataset.num_classes,
+        protocol=config.protocol,
+        label_smoothing=config.label_smoothing,
+        **config.method_settings(),
+    )
+    batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=config.skip_bad_images)
+    return Game(dataset, batches, model, optimizer, weighter, device)
+
+
+def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> None:
+    started = time.monotonic()
+    dataset, weighter = game.dataset, game.weighter
     history: list[dict[str, Tensor]] = []
     if state := _resume(run, dataset):
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        game.model.load_state_dict(state["model"])
+        game.optimizer.load_state_dict(state["optimizer"])
         weighter.load_state_dict(state["weighter"])
+        game.best = state["best"]
         history = [dict(zip(COLUMNS, rows, strict=True)) for rows in state["history"]]
         started -= state["seconds"]
 
-    transform = augment.RandomResizedCrop(config.crop_lower_bound, size=config.image_size, flip=config.flip)
-    x_train, y_train = dataset.x_train.to(device), dataset.y_train.to(device)
+    x, y = dataset.x_train, dataset.y_train
+    if isinstance(x, Tensor):
+        x, y = x.to(game.device), y.to(game.device)  # the whole set on the device, one byte a pixel
     bar = tqdm(
         range(len(history) + 1, config.epochs + 1),
         initial=len(history),
         total=config.epochs,
-        desc=f"{config.method} crop {config.crop_lower_bound:g} seed {config.seed}",
+        desc=f"{config.method} {config.augmentation} {config.strength:g} seed {config.seed}",
         unit="epoch",
         disable=not show_progress(progress),
     )
@@ -89,20 +128,32 @@ def _train(run: Run, config: RunConfig, dataset: data.Dataset, model, weighter, 
         torch.manual_seed(_seed(config.seed, epoch))  # for layers that draw themselves, such as dropout
         generator = torch.Generator().manual_seed(_seed(config.seed, epoch))
         weights = weighter.weights.clone()
-        batches = training_batches(x_train, y_train, dataset, transform, config.batch_size, generator)
-        _train_epoch(model, optimizer, weighter, batches, config, epoch, len(x_train))
+        steps = math.ceil(len(x) / config.batch_size)
+        rates = [
+            config.lr * learning_rate(config.chosen("schedule"), (epoch - 1) * steps + step, steps * config.epochs)
+            for step in range(steps)
+        ]
+        losses = train_epoch(game, game.batches.training(x, y, config.batch_size, generator), rates)
+        _check_finite(losses, config, epoch)
+        if config.chosen("accuracy_from") == "pass":
+            _count(game, game.batches.training(x, y, config.batch_size, generator))
+        elif config.chosen("accuracy_from") == "clean":
+            _count(game, game.batches.plain(x, y))
         accuracy, loss = weighter.counted()
         weighter.step()
-        predicted = predict(model, dataset.x_test, dataset, device, config.image_size)
-        tested = class_accuracy(dataset.y_test, predicted, dataset.num_classes)
+        if isinstance(weighter, APStar) and weighter.original and weighter.improved:
+            game.best = {name: value.cpu().clone() for name, value in game.model.state_dict().items()}
+        labels, predicted = predict(game)
+        tested = class_accuracy(labels, predicted, dataset.num_classes)
         rows = (weights, torch.from_numpy(accuracy), torch.from_numpy(loss), torch.from_numpy(tested))
         history.append(dict(zip(COLUMNS, rows, strict=True)))
         bar.set_postfix(average=f"{np.nanmean(tested):.1%}", worst=f"{np.nanmin(tested):.1%}")
         run.save_checkpoint(
             {
-                "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
+                "model": game.model.state_dict(),
+                "optimizer": game.optimizer.state_dict(),
                 "weighter": weighter.state_dict(),
+                "best": game.best,
                 "history": [[row[name] for name in COLUMNS] for row in history],
                 "seconds": time.monotonic() - started,
                 "data": dataset.sha256,
@@ -111,78 +162,73 @@ def _train(run: Run, config: RunConfig, dataset: data.Dataset, model, weighter, 
         run.save_history({name: torch.stack([row[name] for row in history]) for name in COLUMNS})
 
     run.save_history({name: torch.stack([row[name] for row in history]) for name in COLUMNS})
-    predicted = predict(model, dataset.x_test, dataset, device, config.image_size)
-    tested = history[-1]["test_accuracy"].numpy()
+    if game.best is not None:
+        game.model.load_state_dict(game.best)
+    labels, predicted = predict(game)
+    tested = class_accuracy(labels, predicted, dataset.num_classes)
     run.finish(
         {
             **fairness(tested[~np.isnan(tested)]).to_dict(),
             "seconds": time.monotonic() - started,
-            "device": str(device),
+            "device": str(game.device),
             "threads": torch.get_num_threads(),
-            "parameters": sum(p.numel() for p in model.parameters()),
+            "parameters": sum(p.numel() for p in game.model.parameters()),
             "data": dataset.sha256,
             "class_names": list(dataset.class_names),
             "versions": {name: version(name) for name in ("clamkit", "torch", "numpy")}
             | {"python": platform.python_version()},
         },
-        pd.DataFrame({"label": dataset.y_test.numpy(), "prediction": predicted}),
+        pd.DataFrame({"label": labels, "prediction": predicted}),
     )
 
 
-def _train_epoch(model: nn.Module, optimizer, weighter: Weighter, batches, config: RunConfig, epoch: int, size: int):
-    """One pass over the data: the max player's move, with the accuracies counted on the way."""
-    steps = math.ceil(size / config.batch_size)
+def train_epoch(game: Game, batches: Iterable[tuple[Tensor, Tensor]], rates: Sequence[float]) -> Tensor:
+    """One pass over the data: the max player's move, with the accuracies counted on the way. Returns the losses."""
     losses = []
-    model.train()
-    for step, (x, y) in enumerate(batches):
-        done = (epoch - 1 + step / steps) / config.epochs
-        optimizer.param_groups[0]["lr"] = config.lr * learning_rate(config.schedule, done, steps * config.epochs)
-        logits = model(x)
-        loss = weighter.loss(logits, y)
-        optimizer.zero_grad(set_to_none=True)
+    game.model.train()
+    for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
+        game.optimizer.param_groups[0]["lr"] = rate
+        logits = game.model(x)
+        loss = game.weighter.loss(logits, y)
+        game.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimizer.step()
-        weighter.observe(logits.detach(), y)
+        game.optimizer.step()
+        game.weighter.observe(logits.detach(), y)
         losses.append(loss.detach())
-    bad = torch.nonzero(~torch.stack(losses).isfinite())  # looked at once an epoch, so that no step waits for it
+    return torch.stack(losses)
+
+
+def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
+    bad = torch.nonzero(~losses.isfinite())  # looked at once an epoch, so that no step waits for it
     if len(bad):
         raise ClamkitError(
-            f"the loss is not finite at epoch {epoch}, step {int(bad[0]) + 1} of {steps} (lr={config.lr:g}). The run "
-            f"stops; its last good checkpoint (epoch {epoch - 1}) is kept. Try a smaller lr, or look at the data."
+            f"the loss is not finite at epoch {epoch}, step {int(bad[0]) + 1} of {len(losses)} (lr={config.lr:g}). The "
+            f"run stops; its last good checkpoint (epoch {epoch - 1}) is kept. Try a smaller lr, or look at the data."
         )
 
 
-def training_batches(
-    x: Tensor, y: Tensor, dataset: data.Dataset, transform, batch_size: int, generator: torch.Generator
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The whole set once in random order, augmented and normalised, in batches of nearly equal size."""
-    order = torch.randperm(len(x), generator=generator)
-    drawn = transform.draw(len(x), x.shape[2], x.shape[3], generator)
-    for rows in torch.arange(len(x)).tensor_split(math.ceil(len(x) / batch_size)):
-        chosen = order[rows].to(x.device)
-        images = transform.apply(x[chosen], *(part[rows].to(x.device) for part in drawn))
-        images = augment.normalise(images, dataset.mean, dataset.std)
-        yield images.contiguous(memory_format=torch.channels_last), y[chosen]
+@torch.inference_mode()
+def _count(game: Game, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Count the accuracies anew in a pass of their own, without learning."""
+    game.weighter.forget()
+    game.model.eval()
+    for x, y in batches:
+        game.weighter.observe(game.model(x), y)
 
 
 @torch.inference_mode()
-def predict(model: nn.Module, x: Tensor, dataset: data.Dataset, device, image_size: int | None = None) -> np.ndarray:
-    """The class predicted for each image, without augmentation."""
-    model.eval()
-    whole = augment.RandomResizedCrop(1.0, size=image_size, flip=False)
-    predicted = []
-    for images in x.split(EVALUATION_BATCH):
-        images = augment.normalise(whole(images.to(device), torch.Generator()), dataset.mean, dataset.std)
-        predicted.append(model(images.contiguous(memory_format=torch.channels_last)).argmax(1))
-    return torch.cat(predicted).cpu().numpy()
+def predict(game: Game) -> tuple[np.ndarray, np.ndarray]:
+    """Label and predicted class of each test image."""
+    game.model.eval()
+    pairs = [(y, game.model(x).argmax(1)) for x, y in game.batches.plain(game.dataset.x_test, game.dataset.y_test)]
+    return tuple(torch.cat(part).cpu().numpy() for part in zip(*pairs, strict=True))
 
 
-def learning_rate(schedule: str, done: float, steps: int) -> float:
-    """Share of the peak rate when `done` of the training is over: torch's OneCycleLR as a function of the step."""
+def learning_rate(schedule: str, step: int, steps: int) -> float:
+    """Share of the peak rate at a step of the whole training: constant, or torch's OneCycleLR as a function."""
     if schedule == "constant":
         return 1.0
     rise = WARM_UP * steps - 1
-    step = done * steps
     if step <= rise:
         return 1 + (START - 1) * (1 + math.cos(math.pi * step / rise)) / 2
     end = START * END

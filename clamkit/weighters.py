@@ -14,25 +14,31 @@ from torch import Tensor, nn
 
 from clamkit.errors import ClamkitError, unknown
 from clamkit.losses import check_labels, cross_entropy
-from clamkit.simplex import LowerBounded, clip_renormalise, multiplicative_weights
+from clamkit.metrics import TAIL, tail_size
+from clamkit.simplex import LowerBounded, RatioBounded, clip_renormalise, multiplicative_weights, normalise
 
 PROJECTIONS = ("euclidean", "kl", "clip", "released")
+RELEASED_CLIP = (0.5, 2.0)  # bounds of the released code, for weights with mean 1
 
 
 class Weighter(nn.Module):
     """Counts what the model gets right in each class and keeps the class weights.
 
     `weights` are float64, sum to the number of classes, and stay on the CPU whatever the module is moved or cast to;
-    the counts live where the logits are. Subclasses give `update`.
+    the counts live where the logits are. The weights stay equal for the first `start_epoch` epochs.
+    Subclasses give `update`.
     """
 
-    def __init__(self, num_classes: int, *, loss=cross_entropy):
+    def __init__(self, num_classes: int, *, start_epoch: int = 0, loss=cross_entropy):
         super().__init__()
         if num_classes < 2:
             raise ClamkitError(f"num_classes={num_classes}: weighting classes needs at least two.")
-        self.num_classes = num_classes
+        if start_epoch < 0:
+            raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
+        self.num_classes, self.start_epoch = num_classes, start_epoch
         self.per_sample_loss = loss
         self.register_buffer("weights", torch.ones(num_classes, dtype=torch.float64))
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))  # steps made so far
         self.register_buffer("correct", torch.zeros(num_classes, dtype=torch.int64))
         self.register_buffer("seen", torch.zeros(num_classes, dtype=torch.int64))
         self.register_buffer("loss_sum", torch.zeros(num_classes))
@@ -91,10 +97,16 @@ class Weighter(nn.Module):
                 f"{np.flatnonzero(~seen)[0]}); they keep their weight.",
                 stacklevel=2,
             )
-        share = w[seen].sum()  # the seen classes play among themselves for the mass they hold
-        w[seen] = share * self.update(w[seen] / share, v[seen], losses[seen], share)
-        self.weights.copy_(torch.from_numpy(w * self.num_classes))
-        self._device_weights = None
+        self.epoch += 1
+        if self.epoch > self.start_epoch:
+            share = w[seen].sum()  # the seen classes play among themselves for the mass they hold
+            w[seen] = share * self.update(w[seen] / share, v[seen], losses[seen], share)
+            self.weights.copy_(torch.from_numpy(w * self.num_classes))
+            self._device_weights = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Count anew, without a step."""
         for count in (self.correct, self.seen, self.loss_sum):
             count.zero_()
 
@@ -137,24 +149,125 @@ class CLAM(Weighter):
     kl         the nearest point in KL divergence, for which the convergence theorem holds
     clip       max(x, u_min)/Z, the map used in the paper's proof; may leave the set
     released   clip to [1/(2n), 2/n] and renormalise, as in the released code
+
+    With `ratio` the set is {max w / min w ≤ ratio} instead ("Practical Implementation"), euclidean or kl.
     """
 
     def __init__(
-        self, num_classes: int, tau: float = 1.0, u_min: float | None = None, projection: str = "euclidean", **kw
+        self,
+        num_classes: int,
+        tau: float = 1.0,
+        u_min: float | None = None,
+        projection: str = "euclidean",
+        *,
+        ratio: float | None = None,
+        **kw,
     ):
         super().__init__(num_classes, **kw)
         if projection not in PROJECTIONS:
             raise unknown("projection", projection, PROJECTIONS)
         if not (np.isfinite(tau) and tau >= 0):
             raise ClamkitError(f"tau={tau} is not a step size: it must be a finite number ≥ 0 (the paper uses 1).")
+        if ratio is not None and (u_min is not None or projection not in ("euclidean", "kl")):
+            raise ClamkitError("a ratio bound goes with projection='euclidean' or 'kl', and without u_min.")
         self.tau, self.projection = float(tau), projection
         self.u_min = LowerBounded(num_classes, 0.5 / num_classes if u_min is None else u_min).u_min
+        self.ratio = None if ratio is None else RatioBounded(num_classes, ratio).ratio
 
     def update(self, w, v, losses, share):
         x = multiplicative_weights(w, v, self.tau)
         n, floor = len(w), self.u_min / share
+        if self.ratio is not None:
+            return RatioBounded(n, self.ratio).project(x, self.projection)
         if self.projection == "released":
-            return clip_renormalise(x, 0.5 / n, 2 / n)
+            low, high = RELEASED_CLIP
+            return clip_renormalise(x, low / n, high / n)
         if self.projection == "clip":
             return clip_renormalise(x, floor)
         return LowerBounded(n, min(floor, (1 - 1e-12) / n)).project(x, self.projection)
+
+
+def MaxMin(num_classes: int, tau: float = 1.0, **kw) -> CLAM:
+    """CLAM on the full simplex: no floor, all weight may go to the worst class (paper, eq. 4)."""
+    return CLAM(num_classes, tau, u_min=0.0, **kw)
+
+
+class TCE(Weighter):
+    """w ← (1 − γ)w + γ·softmax(class losses): tilted cross entropy (paper, appendix "Baselines")."""
+
+    def __init__(self, num_classes: int, gamma: float = 0.5, **kw):
+        super().__init__(num_classes, **kw)
+        self.gamma = _share(gamma, "gamma")
+
+    def update(self, w, v, losses, share):
+        tilted = np.exp(losses - losses.max())
+        return (1 - self.gamma) * w + self.gamma * normalise(tilted)
+
+
+class GGF(Weighter):
+    """w_i ∝ max(α^(rank_i − 1), w_min), rank 1 the worst class: generalised Gini weights (appendix "Baselines").
+
+    rank_by    "accuracy", lowest first, as the paper; "loss", highest first, as the released code
+    frequency  the paper's f: every f-th epoch has these weights, those between have equal ones
+    """
+
+    def __init__(
+        self, num_classes: int, alpha: float, w_min: float, frequency: int = 1, rank_by: str = "accuracy", **kw
+    ):
+        super().__init__(num_classes, **kw)
+        if rank_by not in ("accuracy", "loss"):
+            raise unknown("ranking", rank_by, ("accuracy", "loss"))
+        if int(frequency) != frequency or frequency < 1:
+            raise ClamkitError(f"frequency={frequency}: it must be a whole number of epochs, 1 or more.")
+        self.alpha, self.w_min = _share(alpha, "alpha"), _share(w_min, "w_min")
+        self.frequency, self.rank_by = int(frequency), rank_by
+
+    def update(self, w, v, losses, share):
+        n = len(w)
+        if (int(self.epoch) - 1 - self.start_epoch) % self.frequency:
+            return np.full(n, 1 / n)
+        rank = np.empty(n, dtype=np.int64)
+        rank[np.argsort(v if self.rank_by == "accuracy" else -losses, kind="stable")] = np.arange(n)
+        return normalise(np.maximum(self.alpha**rank, self.w_min))
+
+
+class APStar(Weighter):
+    """Approximate projection on star sets (Martinez et al. 2020), as the CLAM authors adapted it, or the original.
+
+    adapted   the worst 10 % of the classes by loss get w·α + (1 − α)·n/(kK), the others w·α; then the released clip.
+              K is 1 when the worst loss is the best so far, else one more than before.
+    original  the classes with a loss ≥ the best worst loss so far share (1 − α)/K; no clip. An improvement brings K
+              back to `k_min` if it is larger, each step adds one. The network of the best step is the result.
+    """
+
+    def __init__(self, num_classes: int, alpha: float = 0.5, *, original: bool = False, k_min: int = 20, **kw):
+        super().__init__(num_classes, **kw)
+        self.alpha, self.original, self.k_min = _share(alpha, "alpha"), original, k_min
+        self.register_buffer("best", torch.tensor(torch.inf, dtype=torch.float64))
+        self.register_buffer("k", torch.tensor(1 if original else 0))
+        self.improved = False
+
+    def update(self, w, v, losses, share):
+        self.improved = bool(losses.max() < self.best)
+        if self.improved:
+            self.best.fill_(losses.max())
+        if self.original:
+            if self.improved:
+                self.k.clamp_max_(self.k_min)
+            chosen = losses >= float(self.best)
+        else:
+            self.k.fill_(1 if self.improved else int(self.k) + 1)
+            chosen = np.zeros(len(w), dtype=bool)
+            chosen[np.argsort(-losses, kind="stable")[: tail_size(len(w), TAIL)]] = True
+        x = self.alpha * w + (1 - self.alpha) * chosen / (chosen.sum() * int(self.k))
+        if self.original:
+            self.k += 1
+            return normalise(x)
+        low, high = RELEASED_CLIP
+        return clip_renormalise(x, low / len(w), high / len(w))
+
+
+def _share(value: float, name: str) -> float:
+    if not 0 <= value <= 1:
+        raise ClamkitError(f"{name}={value} is not allowed: it must lie between 0 and 1.")
+    return float(value)

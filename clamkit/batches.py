@@ -1,0 +1,110 @@
+"""From a dataset to the batches a model sees: one way for images in memory, one for image files.
+
+Either way the order, the crops and the flips are a function of the generator alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from clamkit import augment
+from clamkit.readers import Files, refuse_bad
+
+EVALUATION_BATCH = 1000
+WORKERS = min(8, os.cpu_count() or 1)  # processes that decode image files
+
+
+class Batches:
+    """Training and evaluation batches on a device, normalised and in channels-last layout.
+
+    mean, std   three values on grey images repeat the channel, as the released code does
+    skip_bad    leave image files out that do not decode; they are named and counted
+    """
+
+    def __init__(self, transform, mean, std, device, *, size: int | None = None, skip_bad: bool = False):
+        self.transform, self.mean, self.std = transform, mean, std
+        self.device, self.size, self.skip_bad = device, size, skip_bad
+
+    def training(self, x: Tensor | Files, y: Tensor, batch_size: int, generator: torch.Generator) -> Iterator:
+        """The whole set once in random order, augmented, in batches of nearly equal size: (images, labels)."""
+        order = torch.randperm(len(x), generator=generator)
+        drawn = self.transform.draw(len(x), *x.shape[2:], generator)
+        split = torch.arange(len(x)).tensor_split(math.ceil(len(x) / batch_size))
+        if isinstance(x, Files):
+            seed = int(torch.randint(2**62, (1,), generator=generator))
+            for images, rows in self._decoded(_Reader(x, order, self.transform, seed), split):
+                images = self.transform.rest(images, *(part[rows].to(self.device) for part in drawn))
+                yield self._finish(images), y[order[rows].to(y.device)].to(self.device)
+        else:
+            for rows in split:
+                chosen = order[rows].to(x.device)
+                images = self.transform.apply(x[chosen], *(part[rows].to(x.device) for part in drawn))
+                yield self._finish(images), y[chosen]
+
+    def plain(self, x: Tensor | Files, y: Tensor) -> Iterator:
+        """The whole set once in its own order, without augmentation: (images, labels)."""
+        split = torch.arange(len(x)).split(EVALUATION_BATCH)
+        if isinstance(x, Files):
+            for images, rows in self._decoded(_Reader(x, torch.arange(len(x))), split):
+                yield self._finish(images), y[rows].to(self.device)
+        else:
+            for images, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
+                yield self._finish(augment.resize(images.to(self.device), self.size)), labels.to(self.device)
+
+    def _finish(self, images: Tensor) -> Tensor:
+        return augment.normalise(images, self.mean, self.std).contiguous(memory_format=torch.channels_last)
+
+    def _decoded(self, reader: _Reader, split: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Decoded batches (images on the device, their positions) from worker processes."""
+        bad: list[str] = []
+        on_cuda = torch.device(self.device).type == "cuda"
+        loader = DataLoader(
+            reader,
+            batch_sampler=[rows.tolist() for rows in split],
+            num_workers=WORKERS,
+            collate_fn=_collate,
+            pin_memory=on_cuda,
+        )
+        for images, rows, unreadable in loader:
+            bad += unreadable
+            if bad and not self.skip_bad:
+                refuse_bad(bad, len(reader), skip=False)
+            if images is not None:
+                yield images.to(self.device, non_blocking=on_cuda), rows
+        refuse_bad(bad, len(reader), skip=True)
+
+
+class _Reader(torch.utils.data.Dataset):
+    """Image files in a given order, cut to random boxes of the transform where there is one."""
+
+    def __init__(self, files: Files, order: Tensor, transform=None, seed: int = 0):
+        self.files, self.order, self.transform, self.seed = files, order, transform, seed
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, position: int) -> tuple[Tensor | None, int, str]:
+        index = int(self.order[position])
+        box = None
+        if self.transform is not None:
+            generator = torch.Generator().manual_seed(self.seed ^ index)
+
+            def box(height: int, width: int) -> list[int]:
+                return self.transform.box(height, width, generator)
+
+        try:
+            return self.files.read(index, box), position, ""
+        except OSError:
+            return None, position, str(self.files.files[index])
+
+
+def _collate(items: list[tuple[Tensor | None, int, str]]) -> tuple[Tensor | None, Tensor, list[str]]:
+    good = [(image, position) for image, position, _ in items if image is not None]
+    images = torch.stack([image for image, _ in good]) if good else None
+    return images, torch.tensor([position for _, position in good]), [name for *_, name in items if name]
