@@ -4,9 +4,9 @@ Each set S is convex, closed under permutation, holds the uniform distribution a
 `contains(w)`, `project(x, "euclidean" | "kl")`, `value(v)` = f(v) = min over S of w·v, `argmin(v)` and
 `kl_diameter()` = max over S of KL(w‖uniform). Everything is float64, exact up to rounding and O(n log n).
 
-How the projections work: with x sorted, the smallest entries end on the lower bound of the set, the largest on the
-upper bound, and the ones between move together. One equation for each set says where the cuts lie; it is piecewise
-linear, so it is evaluated at all its breakpoints at once and then solved between two of them.
+Projecting puts the smallest entries of x on the lower bound of the set, the largest on the upper bound, and moves the
+others together. Where the cuts lie is one piecewise linear equation, which is evaluated at all its breakpoints at once
+and then solved between two of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def whole(number, what: str) -> int:
 def normalise(x: np.ndarray) -> np.ndarray:
     """x / sum(x); x must be non-negative with a positive sum."""
     total = x.sum()
-    if (x < 0).any() or not 0 < total < np.inf:
+    if not 0 < total < np.inf or x.min() < 0:
         raise ClamkitError("a distribution needs non-negative entries with a positive, finite sum.")
     return x / total
 
@@ -56,7 +56,7 @@ def multiplicative_weights(w: np.ndarray, v: np.ndarray, tau: float) -> np.ndarr
     if not (np.isfinite(tau) and tau >= 0):
         raise ClamkitError(f"tau={tau} is not a step size: it must be a finite number ≥ 0 (the paper uses 1).")
     alive = w > 0  # the shift is by the smallest v that still carries weight
-    return normalise(w * np.exp(-tau * np.clip(v - v[alive].min(), 0, None)))
+    return normalise(w * np.exp(-tau * np.maximum(v - v[alive].min(), 0)))
 
 
 def clip_renormalise(x, low: float, high: float = np.inf) -> np.ndarray:
@@ -69,7 +69,9 @@ def clip_renormalise(x, low: float, high: float = np.inf) -> np.ndarray:
 
 def _cumulated(x: np.ndarray) -> np.ndarray:
     """Sums of the first 0, 1, …, n entries."""
-    return np.concatenate([[0.0], np.cumsum(x)])
+    sums = np.zeros(x.size + 1)
+    np.cumsum(x, out=sums[1:])
+    return sums
 
 
 def _clipped_sum(ascending: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -141,6 +143,7 @@ class LowerBounded(_SymmetricSet):
                 f"The paper uses 1/(2n) = {room / 2:g}."
             )
         self.u_min = float(u_min)
+        self.bounds = (self.u_min, np.inf)  # of each weight
 
     def _inside(self, w: np.ndarray, tol: float) -> bool:
         return w.min() >= self.u_min - tol
@@ -177,7 +180,7 @@ class Box(_SymmetricSet):
                 f"no distribution over {n} classes has all weights in [{low:g}, {high:g}]: "
                 f"low must be from 0 to 1/{n} = {room:g}, and high at least {room:g}."
             )
-        self.low, self.high = float(low), min(float(high), 1.0)
+        self.low, self.high = self.bounds = float(low), min(float(high), 1.0)
 
     def _inside(self, w: np.ndarray, tol: float) -> bool:
         return w.min() >= self.low - tol and w.max() <= self.high + tol
@@ -197,10 +200,9 @@ class Box(_SymmetricSet):
         if held + zeros * self.low < 1:
             return np.where(x > 0, self.high, (1 - held) / max(zeros, 1))
         c = np.sort(np.concatenate([self.low / positive, self.high / positive]))
-        c = c[c > 0]
+        c = c[c > 0]  # low = 0 needs no smaller c: the unclipped x would be in the set
         total = c * _clipped_sum(ascending, self.low / c, self.high / c)
-        c = np.interp(1.0, np.append(self.n * self.low, total), np.append(0.0, c))
-        return np.clip(c * x, self.low, self.high)
+        return np.clip(np.interp(1.0, total, c) * x, self.low, self.high)
 
     def _vertex(self, v: np.ndarray) -> np.ndarray:
         gap = self.high - self.low
@@ -234,10 +236,11 @@ class RatioBounded(_SymmetricSet):
         """
         r, n = self.ratio, self.n
         ascending = np.sort(x)
-        steps = np.diff(ascending)
-        lifted = _cumulated(steps * np.arange(1, n))  # Σ(p − x)₊ at p = each x, upwards
-        lowered = r * _cumulated(steps[::-1] * np.arange(1, n))  # ratio Σ(x − q)₊ at q = each x, downwards
-        level = np.sort(np.concatenate([lifted, lowered]).clip(max=min(lifted[-1], lowered[-1])), kind="stable")
+        steps, count = ascending[1:] - ascending[:-1], np.arange(1, n)
+        lifted = _cumulated(steps * count)  # Σ(p − x)₊ at p = each x, upwards
+        lowered = _cumulated(steps[::-1] * (r * count))  # ratio Σ(x − q)₊ at q = each x, downwards
+        level = np.sort(np.concatenate([lifted, lowered]), kind="stable")
+        level = level[level <= min(lifted[-1], lowered[-1])]
         p, q = np.interp(level, lifted, ascending), np.interp(level, lowered, ascending[::-1])
         excess = (r - 1) * (x.sum() + level * (1 - 1 / r) - 1) - n * (r * p - q)  # (Σw − 1)·(ratio − 1)
         level = np.interp(0.0, -excess, level)

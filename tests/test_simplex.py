@@ -1,5 +1,6 @@
 """The sets of clamkit.simplex against scipy's SLSQP and HiGHS, optimality conditions, and numbers worked by hand."""
 
+import timeit
 from itertools import combinations, permutations
 
 import numpy as np
@@ -111,6 +112,16 @@ def test_large_projections_satisfy_the_optimality_condition(kind, metric, n):
         x = np.round(rng.dirichlet(np.full(n, concentration)), 9) + 1e-12  # rounding makes ties
         x /= x.sum()
         assert_optimal(S, x, S.project(x, metric), metric, 1e-11)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_8142_classes_take_under_5_ms_and_a_million_work(kind, metric):
+    rng = np.random.default_rng(0)
+    S, x = make(kind, 8142, 0.5), rng.dirichlet(np.full(8142, 0.5))
+    assert min(timeit.repeat(lambda: S.project(x, metric), number=1, repeat=15)) < 0.005
+    large = make(kind, 1_000_000, 0.5)
+    assert large.contains(large.project(rng.exponential(1e-6, 1_000_000), metric))
 
 
 @pytest.mark.parametrize("metric", METRICS)
