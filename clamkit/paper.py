@@ -19,6 +19,7 @@ import pandas as pd
 
 from clamkit import paths
 from clamkit.errors import ClamkitError, unknown
+from clamkit.game import tau_paper
 from clamkit.metrics import TAIL, tail_size
 
 # The paper runs "8 crop lower bounds" and "8 color jitter parameters", one of them without augmentation, and lists
@@ -119,11 +120,6 @@ def like(dataset: str | None, num_classes: int | None = None) -> str:
         return STAND_INS[dataset]
     sizes = {name: NUM_CLASSES[name] for name in ("cifar10", "cifar100", "imagenet")}
     return min(sizes, key=lambda name: abs(np.log(sizes[name] / (num_classes or 10))))
-
-
-def _theory_tau(num_classes: int, epochs: int, alpha: float = ALPHA_ASSUMED) -> float:
-    """τ = ln(1 + √(ln n / T) / (1 + max α_t)), Theorem 1."""
-    return float(np.log1p(np.sqrt(np.log(num_classes) / epochs) / (1 + alpha)))
 
 
 # -------------------------------------------------------------------------------------------------------- numbers
@@ -363,7 +359,7 @@ def _inconsistencies() -> Iterator[tuple[str, str, bool, dict[str, Any]]]:
         {"same": ", ".join(same), "columns": tau.shape[1]},
     )
     taus = {
-        name: {f"α = {alpha:g}": _theory_tau(NUM_CLASSES[name], EPOCHS[name], alpha) for alpha in (0, ALPHA_ASSUMED, 1)}
+        name: {f"α = {alpha:g}": tau_paper(NUM_CLASSES[name], EPOCHS[name], alpha) for alpha in (0, ALPHA_ASSUMED, 1)}
         for name in ("cifar100", "fashion_mnist")
     }
     yield (

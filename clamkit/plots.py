@@ -23,14 +23,22 @@ from clamkit.runs import Run
 from clamkit.simplex import LowerBounded, multiplicative_weights
 
 STYLE = Path(__file__).with_name("clamkit.mplstyle")
-COLOURS = {  # Okabe and Ito's palette, told apart by colour-blind readers
+COLOURS = {  # the paper's methods in Okabe and Ito's palette, told apart by colour-blind readers; kin get a shade
     "normal": "#4d4d4d",
+    "focal": "#e69f00",
+    "pw": "#b8860b",
+    "tce": "#009e73",
+    "ggf": "#cc79a7",
+    "apstar": "#56b4e9",
+    "apstar_mmpf": "#9ad4f5",
+    "maxmin": "#8c2d04",
     "clam": "#0072b2",
     "clam_kl": "#d55e00",
-    "clam_clip": "#009e73",
-    "clam_released": "#cc79a7",
+    "clam_clip": "#5e3c99",
+    "clam_ratio": "#1b7837",
+    "clam_released": "#c51b7d",
 }
-MARKERS = {"normal": "o", "clam": "s", "clam_kl": "D", "clam_clip": "v", "clam_released": "^"}
+MARKERS = dict(zip(COLOURS, "ox+vP<>XsDh^d", strict=True))
 PERCENT = PercentFormatter(1, decimals=0)
 
 

@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from clamkit import paths
 from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
+from clamkit.metrics import class_accuracy
 
 log = logging.getLogger("clamkit")
 
@@ -114,8 +115,9 @@ class Run:
 
     @property
     def test_accuracy(self) -> pd.Series:
-        """Test accuracy of each class after the last epoch."""
-        return self.wide("test_accuracy").iloc[-1].rename(self.config.method)
+        """Test accuracy of each class under the final network, by name."""
+        accuracy = class_accuracy(self.predictions["label"], self.predictions["prediction"], len(self.class_names))
+        return pd.Series(accuracy, index=self.class_names, name=self.config.method)
 
     def _read(self, name: str, reader):
         path = self.folder / name

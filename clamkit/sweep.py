@@ -162,7 +162,7 @@ def sweep(
                 finished, _ = wait(pending, return_when=FIRST_COMPLETED)
                 for future in finished:
                     config = pending.pop(future)
-                    label = f"{config.method:<14} crop {config.crop_lower_bound:<4g} seed {config.seed}"
+                    label = f"{config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"
                     try:
                         summary = future.result().summary
                         line = (

@@ -143,7 +143,7 @@ class Uniform(Weighter):
 
 
 class CLAM(Weighter):
-    """w ← π(w·exp(−τv)/Z) (paper, eq. 6); π by `projection`.
+    """w ← π(w·exp(−τv)/Z) (paper, eq. 8); π by `projection`.
 
     euclidean  the nearest point with w ≥ u_min, as the text says (default)
     kl         the nearest point in KL divergence, for which the convergence theorem holds

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from clamkit._vision import torchvision
-from clamkit.augment import RandomResizedCrop, crop_boxes, normalise, resized_crop
+from clamkit.augment import ColourJitter, RandomResizedCrop, crop_boxes, jitter, normalise, resized_crop
 from clamkit.errors import ClamkitError
 
 functional = torchvision.transforms.v2.functional
@@ -78,11 +78,11 @@ def test_lower_bound_one_means_no_crop():
 
 def test_half_of_the_images_are_mirrored_and_the_generator_fixes_all():
     augment = RandomResizedCrop(0.3)
-    boxes, flips = augment.draw(10_000, 28, 28, generator())
+    flips, boxes = augment.draw(10_000, 28, 28, generator())
     assert 0.47 < flips.float().mean() < 0.53
     again = augment.draw(10_000, 28, 28, generator())
-    assert torch.equal(boxes, again[0])
-    assert torch.equal(flips, again[1])
+    assert torch.equal(flips, again[0])
+    assert torch.equal(boxes, again[1])
 
 
 @pytest.mark.parametrize("bound", [0, -0.1, 1.01, float("nan")])
@@ -96,3 +96,40 @@ def test_normalise_is_torchvisions():
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     expected = functional.normalize(x / 255, list(mean), list(std))
     assert torch.allclose(normalise(x, mean, std), expected, atol=1e-5)
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(st.sampled_from([1, 3]), st.floats(0, 1), st.integers(0, 10_000))
+def test_jitter_is_torchvisions_for_the_same_factors_and_order(channels, strength, seed):
+    x = torch.rand(5, channels, 9, 7, generator=generator(seed))
+    _, factors, order = ColourJitter(strength).draw(5, 9, 7, generator(seed))
+    ours = jitter(x, factors, order, top=1.0)
+    adjust = (functional.adjust_brightness, functional.adjust_contrast, functional.adjust_saturation)
+    for image, factor, kinds, result in zip(x, factors, order, ours, strict=True):
+        for kind in kinds.tolist():
+            image = adjust[kind](image, float(factor[kind]))
+        assert torch.allclose(result, image, atol=1e-4)
+
+
+def test_jitter_draws_as_torchvision_draws():
+    _, factors, order = ColourJitter(0.4).draw(6000, 8, 8, generator())
+    assert factors.min() >= 0.6
+    assert factors.max() <= 1.4
+    torch.manual_seed(0)
+    theirs = torchvision.transforms.ColorJitter(0.4, 0.4, 0.4)
+    drawn = [theirs.get_params(theirs.brightness, theirs.contrast, theirs.saturation, None) for _ in range(3000)]
+    for kind in range(3):
+        assert ks_2samp(factors[:, kind].numpy(), [d[1 + kind] for d in drawn]).pvalue > 1e-3
+    orders, counts = np.unique(order.numpy(), axis=0, return_counts=True)
+    assert len(orders) == 6, "every order occurs"
+    assert counts.min() > 850
+    assert counts.max() < 1150
+
+
+def test_no_jitter_changes_nothing_but_the_side():
+    x = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8, generator=generator())
+    assert torch.equal(ColourJitter(0.0, flip=False)(x, generator()), x.float())
+    assert ColourJitter(0.2, size=4)(x, generator()).shape == (6, 3, 4, 4)
+    for strength in (-0.1, 1.5):
+        with pytest.raises(ClamkitError, match=r"must lie in \[0, 1\]"):
+            ColourJitter(strength)

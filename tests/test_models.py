@@ -3,7 +3,7 @@ import torch
 
 from clamkit._vision import torchvision
 from clamkit.errors import ClamkitError
-from clamkit.models import MODELS, build_model
+from clamkit.models import MODELS, build_model, orthogonal_init
 
 
 def parameters(model):
@@ -14,7 +14,9 @@ def parameters(model):
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("stem", ["imagenet", "small"])
 def test_any_channels_and_classes(name, channels, stem):
-    model = build_model(name, 7, channels, stem).eval()
+    if name == "vit_base" and channels != 3:
+        return  # 86 million parameters: once is enough
+    model = build_model(name, 7, channels, stem, image_size=32).eval()
     assert model(torch.zeros(2, channels, 32, 32)).shape == (2, 7)
 
 
@@ -40,3 +42,20 @@ def test_unknown_names():
         build_model("resnet19", 10)
     with pytest.raises(ClamkitError, match="unknown stem"):
         build_model("resnet18", 10, 3, "medium")
+
+
+def test_vit_base_is_torchvisions():
+    theirs = torchvision.models.vit_b_16(num_classes=10)
+    assert parameters(build_model("vit_base", 10)) == parameters(theirs)
+    with pytest.raises(ClamkitError, match="image_size=30 is no multiple"):
+        build_model("tiny_vit", 10, 1, "small", 30)
+
+
+def test_orthogonal_init():
+    model = build_model("tiny_resnet", 10, 1)
+    orthogonal_init(model)
+    weight = model[-1].weight
+    assert torch.allclose(weight @ weight.T, torch.eye(10), atol=1e-5)
+    assert (model[-1].bias == 0).all()
+    kernel = model[3].conv1.weight.flatten(1)
+    assert torch.allclose(kernel @ kernel.T, 2 * torch.eye(16), atol=1e-5), "ReLU gain √2"

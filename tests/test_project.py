@@ -16,7 +16,9 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
     **dict.fromkeys(["errors", "paths", "simplex", "game", "metrics", "paper"], 0),
-    **dict.fromkeys(["_vision", "weighters", "losses", "methods", "models", "data", "augment"], 1),
+    **dict.fromkeys(
+        ["_vision", "weighters", "losses", "methods", "models", "data", "readers", "augment", "batches"], 1
+    ),
     **dict.fromkeys(["train", "runs", "config"], 2),
     **dict.fromkeys(["cli", "sweep", "plots", "report", "bench", "explore", "integrations", "__main__"], 3),
 }
