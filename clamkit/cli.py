@@ -130,9 +130,10 @@ def _sweep(grid: str, runs: Path | None, jobs: int | None) -> list:
 
     finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs)
     if failed:
-        details = "; ".join(f"{folder}: {why}" for folder, why in failed.items())
+        folder, why = next(iter(failed.items()))
         raise ClamkitError(
-            f"{len(failed)} of {len(failed) + len(finished)} runs failed; the others are safe. {details}"
+            f"{len(failed)} of {len(failed) + len(finished)} runs failed, the others are safe. "
+            f"The first, {folder}: {why}. The same command tries the failed ones again."
         )
     return finished
 
@@ -163,7 +164,7 @@ def demo_command(runs: RunsOption = None, jobs: Annotated[int | None, typer.Opti
     for column in table:
         shown.add_column(column, justify="left" if column == "method" else "right")
     for i, row in enumerate(table.itertuples(index=False)):
-        last = i + 1 == len(table) or table["crop"].iloc[i + 1] != row[0]
+        last = i + 1 == len(table) or table.iloc[i + 1, 0] != row[0]
         style = "green" if row[1] != "Normal" else None
         cells = [f"[{style}]{cell}[/]" if style and str(cell).endswith("*") else str(cell) for cell in row]
         shown.add_row(*cells, end_section=last)

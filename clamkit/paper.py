@@ -19,7 +19,6 @@ import pandas as pd
 
 from clamkit import paths
 from clamkit.errors import ClamkitError, unknown
-from clamkit.game import tau_paper
 from clamkit.metrics import TAIL, tail_size
 
 # The paper runs "8 crop lower bounds" and "8 color jitter parameters", one of them without augmentation, and lists
@@ -288,6 +287,8 @@ def smallest_std(value_range: float, num_classes: int) -> float:
 
 def _inconsistencies() -> Iterator[tuple[str, str, bool, dict[str, Any]]]:
     """id, statement, whether the numbers confirm it, the numbers."""
+    from clamkit.game import tau_paper  # brings scipy, which importing this module should not
+
     std, cov, average = _grid("fairness_crop", "std"), _grid("fairness_crop", "cov"), _grid("average_crop", "average")
     off_mean = float((cov / (std / average) - 1).abs().max(axis=None))
     sums = average.mul(pd.Series(NUM_CLASSES), axis=0).reindex_like(average)

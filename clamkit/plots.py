@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from clamkit import paths
-from clamkit.augment import RandomResizedCrop
+from clamkit.augment import ColourJitter, RandomResizedCrop
 from clamkit.data import Dataset
 from clamkit.errors import ClamkitError
 from clamkit.methods import METHODS
@@ -39,6 +39,7 @@ COLOURS = {  # the paper's methods in Okabe and Ito's palette, told apart by col
     "clam_released": "#c51b7d",
 }
 MARKERS = dict(zip(COLOURS, "ox+vP<>XsDh^d", strict=True))
+STRENGTH_NAMES = {"crop": "crop lower bound", "jitter": "jitter strength"}
 PERCENT = PercentFormatter(1, decimals=0)
 
 
@@ -69,7 +70,8 @@ def label(method: str) -> str:
 
 @_styled
 def fairness_over_strength(frame: pd.DataFrame) -> Figure:
-    """Average, spread and worst classes against the crop's lower bound, a line for each method, a band over seeds."""
+    """Average, spread and worst classes against the strength of augmentation: a line a method, a band over seeds."""
+    kind = frame["augmentation"].iloc[0]
     panels = {
         "average": "average accuracy ↑",
         "std": "std over classes ↓",
@@ -79,14 +81,15 @@ def fairness_over_strength(frame: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(1, len(panels), figsize=(10, 2.7))
     for axis, (metric, title) in zip(axes, panels.items(), strict=True):
         for method, rows in frame.groupby("method", sort=False):
-            by_bound = rows.groupby("crop_lower_bound")[metric]
-            mean = by_bound.mean()
+            by_strength = rows.groupby("strength")[metric]
+            mean = by_strength.mean()
             axis.plot(mean.index, mean, color=COLOURS[method], marker=MARKERS[method], label=label(method))
             if rows["seed"].nunique() > 1:
-                spread = by_bound.std()
+                spread = by_strength.std()
                 axis.fill_between(mean.index, mean - spread, mean + spread, color=COLOURS[method], alpha=0.15, lw=0)
-        axis.set(title=title, xlabel="crop lower bound", xticks=sorted(frame["crop_lower_bound"].unique()))
-        axis.invert_xaxis()  # stronger augmentation to the right
+        axis.set(title=title, xlabel=STRENGTH_NAMES[kind], xticks=sorted(frame["strength"].unique()))
+        if kind == "crop":
+            axis.invert_xaxis()  # stronger augmentation to the right
         axis.yaxis.set_major_formatter(PERCENT)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))
     return figure
@@ -105,7 +108,8 @@ def class_accuracies(runs: Sequence[Run], *, most: int = 20) -> Figure:
         axis.scatter(table[i], y, s=34, color=COLOURS[method], marker=MARKERS[method], label=label(method), zorder=2)
     axis.set(yticks=y, yticklabels=first.index, xlabel="test accuracy")
     axis.xaxis.set_major_formatter(PERCENT)
-    axis.set_title(f"Class by class, crop lower bound {runs[0].config.crop_lower_bound:g}")
+    config = runs[0].config
+    axis.set_title(f"Class by class, {STRENGTH_NAMES[config.augmentation]} {config.strength:g}")
     axis.legend(loc="lower left")
     return figure
 
@@ -182,12 +186,22 @@ def sample_images(dataset: Dataset, *, per_class: int = 8, most: int = 10) -> Fi
 
 @_styled
 def augmented_images(
-    dataset: Dataset, bounds: Sequence[float] = (1.0, 0.6, 0.3), *, label: int = 6, seed: int = 0
+    dataset: Dataset,
+    strengths: Sequence[float] = (1.0, 0.6, 0.3),
+    *,
+    augmentation: str = "crop",
+    label: int = 6,
+    seed: int = 0,
 ) -> Figure:
-    """The same images of one class under ever stronger crops, a row for each lower bound."""
+    """The same images of one class under ever stronger augmentation, a row for each strength."""
+    transform = {"crop": RandomResizedCrop, "jitter": ColourJitter}[augmentation]
+    none = {"crop": 1.0, "jitter": 0.0}[augmentation]
     chosen = dataset.x_train[dataset.y_train == label][:8]
-    rows = [RandomResizedCrop(bound)(chosen, torch.Generator().manual_seed(seed)) for bound in bounds]
-    names = [f"crop ≥ {bound:g}" if bound < 1 else "no crop" for bound in bounds]
+    rows = [transform(strength)(chosen, torch.Generator().manual_seed(seed)) for strength in strengths]
+    sign = {"crop": "≥ ", "jitter": "±"}[augmentation]
+    names = [
+        f"{augmentation} {sign}{strength:g}" if strength != none else f"no {augmentation}" for strength in strengths
+    ]
     return _image_grid(torch.stack(rows).round().clamp(0, 255).byte(), names)
 
 

@@ -19,14 +19,18 @@ BETTER = "*"
 
 
 def comparison(frame: pd.DataFrame, baseline: str = "normal") -> pd.DataFrame:
-    """Means over seeds by crop bound and method, as text; `*` marks what is better than the baseline beside it."""
-    means = frame.groupby(["crop_lower_bound", "method"], sort=False)[list(METRICS)].mean()
+    """Means over seeds by strength of augmentation and method, as text; `*` marks what beats the baseline there.
+
+    frame: as `clamkit.runs.as_frame` gives it, of one kind of augmentation.
+    """
+    means = frame.groupby(["strength", "method"], sort=False)[list(METRICS)].mean()
+    kind = frame["augmentation"].iloc[0]
     rows = []
-    for (bound, method), row in means.sort_index(level=0, sort_remaining=False).iterrows():
-        texts = {"crop": f"{bound:g}", "method": METHODS[method].label}
+    for (strength, method), row in means.sort_index(level=0, sort_remaining=False).iterrows():
+        texts = {kind: f"{strength:g}", "method": METHODS[method].label}
         for metric, (heading, sign) in METRICS.items():
             text = f"{row[metric]:.3f}" if metric == "cov" else f"{100 * row[metric]:.1f}"
-            reference = means[metric].get((bound, baseline))
+            reference = means[metric].get((strength, baseline))
             better = method != baseline and reference is not None and sign * (row[metric] - reference) > 0
             texts[heading] = text + (BETTER if better else " ")
         rows.append(texts)

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -247,9 +247,15 @@ class RunStore:
         return [Run(path.parent) for path in sorted(self.root.glob(f"*/*/*/*/{marker}"))]
 
     def frame(self) -> pd.DataFrame:
-        """One row for each finished run: the config's fields, then the final metrics."""
-        rows = []
-        for run in self.runs():
-            metrics = {k: v for k, v in run.summary.items() if not isinstance(v, (dict, list))}
-            rows.append(run.config.model_dump() | metrics | {"folder": str(run.folder.relative_to(self.root))})
-        return pd.DataFrame(rows)
+        """One row for each finished run: the config's fields, `strength` of its augmentation, the final metrics."""
+        return as_frame(self.runs())
+
+
+def as_frame(runs: Iterable[Run]) -> pd.DataFrame:
+    """One row for each run: the config's fields, `strength` of its augmentation, the final metrics, the folder."""
+    rows = []
+    for run in runs:
+        metrics = {k: v for k, v in run.summary.items() if not isinstance(v, dict | list)}
+        extra = {"strength": run.config.strength, "folder": str(run.folder)}
+        rows.append(run.config.model_dump() | metrics | extra)
+    return pd.DataFrame(rows)

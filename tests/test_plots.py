@@ -10,6 +10,7 @@ from clamkit import data, plots, report
 from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
 from clamkit.methods import METHODS
+from clamkit.runs import as_frame
 from clamkit.train import train
 
 
@@ -22,7 +23,7 @@ def runs(small_npz):
 
 def test_figures(runs, small_npz, tmp_path):
     normal, clam, _ = runs
-    frame = pd.DataFrame([run.config.model_dump() | run.summary for run in runs])
+    frame = as_frame(runs)
     style = dict(mpl.rcParams)
     figures = [
         plots.fairness_over_strength(frame),
@@ -32,6 +33,7 @@ def test_figures(runs, small_npz, tmp_path):
         plots.training_curves(clam),
         plots.sample_images(data.load(small_npz)),
         plots.augmented_images(data.load(small_npz), label=1),
+        plots.augmented_images(data.load(small_npz), (0, 0.5), augmentation="jitter", label=1),
         plots.game_picture(),
     ]
     assert all(isinstance(figure, Figure) for figure in figures)
@@ -55,10 +57,10 @@ def test_every_method_has_its_colour():
 
 def test_comparison_marks_what_is_better():
     rows = [
-        {"crop_lower_bound": 0.3, "method": "normal", "average": 0.9, "std": 0.2, "worst": 0.5},
-        {"crop_lower_bound": 0.3, "method": "clam", "average": 0.89, "std": 0.1, "worst": 0.6},
+        {"strength": 0.3, "method": "normal", "average": 0.9, "std": 0.2, "worst": 0.5},
+        {"strength": 0.3, "method": "clam", "average": 0.89, "std": 0.1, "worst": 0.6},
     ]
-    frame = pd.DataFrame(rows).assign(cov=0.1, range=0.4, decile_range=0.4, seed=0)
+    frame = pd.DataFrame(rows).assign(cov=0.1, range=0.4, decile_range=0.4, seed=0, augmentation="crop")
     table = report.comparison(frame)
     assert table["std %"].tolist() == ["20.0 ", "10.0*"]
     assert table["average %"].tolist() == ["90.0 ", "89.0 "]
