@@ -145,14 +145,11 @@ def demo_command(runs: RunsOption = None, jobs: Annotated[int | None, typer.Opti
     Example: clamkit demo
     """
     finished = _sweep("demo", runs, jobs)
-    import pandas as pd
-
     from clamkit import plots, report
+    from clamkit.runs import as_frame
 
-    frame = pd.DataFrame([run.config.model_dump() | run.summary for run in finished])
-    strongest = {
-        run.config.method: run for run in finished if run.config.crop_lower_bound == frame.crop_lower_bound.min()
-    }
+    frame = as_frame(finished)
+    strongest = {run.config.method: run for run in finished if run.config.strength == frame["strength"].min()}
     figures = {
         "demo_fairness": plots.fairness_over_strength(frame),
         "demo_classes": plots.class_accuracies(list(strongest.values())),
