@@ -139,15 +139,26 @@ def _sweep(grid: str, runs: Path | None, jobs: int | None) -> list:
 
 
 @app.command("demo")
-def demo_command(runs: RunsOption = None, jobs: Annotated[int | None, typer.Option(min=1)] = None) -> None:
+def demo_command(
+    runs: RunsOption = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="processes side by side (default: one for each core)")] = None,
+    history: Annotated[Path | None, typer.Option(help="also write weights and accuracies of all epochs as CSV")] = None,
+) -> None:
     """The main job: Normal against CLAM at three strengths of augmentation, then figures and a table.
 
     Example: clamkit demo
     """
-    finished = _sweep("demo", runs, jobs)
-    from clamkit import plots, report
-    from clamkit.runs import as_frame
+    _present(_sweep("demo", runs, jobs), history)
+    console.print(f"runs, each with its executed notebook: {paths.shown(runs or paths.runs())}", markup=False)
 
+
+def _present(finished: list, history: Path | None = None) -> None:
+    """Figures and table of runs of one grid: the methods side by side at each strength of augmentation."""
+    from clamkit import plots, report
+    from clamkit.runs import all_epochs, as_frame
+
+    if history:
+        all_epochs(finished).to_csv(history, index=False)
     frame = as_frame(finished)
     strongest = {run.config.method: run for run in finished if run.config.strength == frame["strength"].min()}
     figures = {
@@ -167,7 +178,6 @@ def demo_command(runs: RunsOption = None, jobs: Annotated[int | None, typer.Opti
         shown.add_row(*cells, end_section=last)
     console.print(shown)
     console.print(f"one seed a cell; crop 1 is no crop. figures: {', '.join(map(paths.shown, saved))}", markup=False)
-    console.print(f"runs, each with its executed notebook: {paths.shown(runs or paths.runs())}", markup=False)
 
 
 @app.command("status")

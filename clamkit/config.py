@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods import METHODS
@@ -95,18 +95,12 @@ class RunConfig(BaseModel):
         except ValidationError as error:
             raise ClamkitError(" ".join(map(_sentence, error.errors()))) from None
 
-    @field_validator("method")
+    @field_validator("method", "model")
     @classmethod
-    def _method(cls, value: str) -> str:
-        if value not in METHODS:
-            raise unknown("method", value, METHODS)
-        return value
-
-    @field_validator("model")
-    @classmethod
-    def _model(cls, value: str) -> str:
-        if value not in MODELS:
-            raise unknown("model", value, MODELS)
+    def _known(cls, value: str, info: ValidationInfo) -> str:
+        allowed = {"method": METHODS, "model": MODELS}[info.field_name]
+        if value not in allowed:
+            raise unknown(info.field_name, value, allowed)
         return value
 
     def method_settings(self) -> dict[str, Any]:

@@ -223,6 +223,19 @@ def alternating_sequence(n: int, T: int, K: int) -> np.ndarray:
     return v
 
 
+def suite(n: int, T: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Sequences [T, n] to try a bound on: harmless ones, ones that swing, and for n ≥ 3 the trap."""
+    rng, t = np.random.default_rng(seed), np.arange(T)[:, None] / T
+    found = {
+        "random": rng.random((T, n)),
+        "coin flips": rng.integers(0, 2, (T, n)).astype(float),
+        "drift": 0.5 + 0.5 * np.sin(2 * np.pi * (3 * t + np.arange(n) / n)),
+        "learning curves": 1 - np.exp(-np.linspace(1, 20, n) * t),
+        "alternating": alternating_sequence(n, T, min(T, int(2.5 / tau_kl(n, T)))),
+    }
+    return found | ({"trap": trap_sequence(n, T, T // 10, 0.99 * trap_limit(n))} if n >= 3 else {})
+
+
 def _matrix(M, n: int) -> np.ndarray:
     M = np.asarray(M, dtype=np.float64)
     if M.ndim != 2 or len(M) != n or not M.size or not np.isfinite(M).all():

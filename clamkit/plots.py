@@ -43,7 +43,7 @@ STRENGTH_NAMES = {"crop": "crop lower bound", "jitter": "jitter strength"}
 PERCENT = PercentFormatter(1, decimals=0)
 
 
-def _styled(draw):
+def styled(draw):
     """Draw in the kit's style without touching the caller's."""
 
     @wraps(draw)
@@ -68,7 +68,7 @@ def label(method: str) -> str:
     return METHODS[method].label
 
 
-@_styled
+@styled
 def fairness_over_strength(frame: pd.DataFrame) -> Figure:
     """Average, spread and worst classes against the strength of augmentation: a line a method, a band over seeds."""
     kind = frame["augmentation"].iloc[0]
@@ -95,7 +95,7 @@ def fairness_over_strength(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def class_accuracies(runs: Sequence[Run], *, most: int = 20) -> Figure:
     """Test accuracy of each class under each run, worst class of the first run on top."""
     first = runs[0].test_accuracy.sort_values(ascending=False).tail(most)
@@ -114,7 +114,7 @@ def class_accuracies(runs: Sequence[Run], *, most: int = 20) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def weight_evolution(run: Run, baseline: Run, classes: Sequence[str] | None = None) -> Figure:
     """The paper's 2×2 figure: weights, test accuracy, gap to the baseline over the epochs, and the final gap.
 
@@ -153,7 +153,7 @@ def weight_evolution(run: Run, baseline: Run, classes: Sequence[str] | None = No
     return figure
 
 
-@_styled
+@styled
 def training_curves(run: Run) -> Figure:
     """Weights, training and test accuracy of every class over the epochs; at most ten classes are named."""
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.0))
@@ -176,7 +176,7 @@ def training_curves(run: Run) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def sample_images(dataset: Dataset, *, per_class: int = 8, most: int = 10) -> Figure:
     """The first training images of the first classes, a row for each class."""
     rows = min(most, dataset.num_classes)
@@ -184,7 +184,7 @@ def sample_images(dataset: Dataset, *, per_class: int = 8, most: int = 10) -> Fi
     return _image_grid(images, dataset.class_names[:rows])
 
 
-@_styled
+@styled
 def augmented_images(
     dataset: Dataset,
     strengths: Sequence[float] = (1.0, 0.6, 0.3),
@@ -219,7 +219,7 @@ def _image_grid(images: torch.Tensor, names: Sequence[str]) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def game_picture(v: Sequence[float] = (0.55, 0.8, 0.95), *, tau: float = 1.0, rounds: int = 12) -> Figure:
     """The game in one picture: who does what in an epoch, and where the weights of three classes go."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.6), width_ratios=[1.25, 1])

@@ -259,3 +259,14 @@ def as_frame(runs: Iterable[Run]) -> pd.DataFrame:
         extra = {"strength": run.config.strength, "folder": str(run.folder)}
         rows.append(run.config.model_dump() | metrics | extra)
     return pd.DataFrame(rows)
+
+
+def all_epochs(runs: Iterable[Run]) -> pd.DataFrame:
+    """The histories of several runs in one frame: method, strength and seed before the columns of the history."""
+    parts = []
+    for run in runs:
+        part = run.history.copy()
+        for place, name in enumerate(("method", "strength", "seed")):
+            part.insert(place, name, getattr(run.config, name))
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)

@@ -201,7 +201,10 @@ class Box(_SymmetricSet):
             return np.where(x > 0, self.high, (1 - held) / max(zeros, 1))
         c = np.sort(np.concatenate([self.low / positive, self.high / positive]))
         c = c[c > 0]  # low = 0 needs no smaller c: the unclipped x would be in the set
-        total = c * _clipped_sum(ascending, self.low / c, self.high / c)
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # bounds beyond the largest float: c·x is below low for all x
+            total = np.nan_to_num(c * _clipped_sum(ascending, self.low / c, self.high / c), nan=self.n * self.low)
         return np.clip(np.interp(1.0, total, c) * x, self.low, self.high)
 
     def _vertex(self, v: np.ndarray) -> np.ndarray:

@@ -3,7 +3,12 @@
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
+
+from clamkit import cli
+from clamkit.config import RunConfig
+from clamkit.train import train
 
 
 def clamkit(*words, code=0):
@@ -51,6 +56,23 @@ def test_debug_shows_the_traceback():
 @pytest.mark.parametrize("command", ["train", "sweep", "demo", "status", "doctor", "bench", "data list", "data show"])
 def test_every_help_shows_an_example(command):
     assert f"Example: clamkit {command}" in clamkit(*command.split(), "--help")
+
+
+def test_what_the_demo_presents(small_npz, tmp_path, capsys):
+    fields = {"dataset": str(small_npz), "epochs": 2}
+    runs = [
+        train(RunConfig(method=m, crop_lower_bound=b, **fields))
+        for b in (0.5, 1)
+        for m in ("normal", "clam", "clam_kl")
+    ]
+    cli._present(runs, tmp_path / "history.csv")
+    text = capsys.readouterr().out
+    assert "CLAM, KL" in text
+    for name in ("demo_fairness", "demo_classes", "demo_weights"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 1000
+    history = pd.read_csv(tmp_path / "history.csv")
+    assert list(history.columns[:5]) == ["method", "strength", "seed", "epoch", "class"]
+    assert len(history) == 6 * 2 * 3
 
 
 def test_doctor_and_data():

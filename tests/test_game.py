@@ -515,3 +515,12 @@ def test_a_set_of_another_kind_is_refused():
 
     with pytest.raises(ClamkitError, match="not Elsewhere"):
         game.equilibrium(np.eye(2), Elsewhere())
+
+
+def test_the_suite_is_made_of_accuracies():
+    for n, T in ((2, 7), (3, 50), (10, 333)):
+        suite = game.suite(n, T)
+        assert ("trap" in suite) == (n > 2)
+        for v in suite.values():
+            assert v.shape == (T, n)
+            assert 0 <= v.min() <= v.max() <= 1

@@ -20,7 +20,9 @@ FLOORS = {
         ["_vision", "weighters", "losses", "methods", "models", "data", "readers", "augment", "batches"], 1
     ),
     **dict.fromkeys(["train", "runs", "config"], 2),
-    **dict.fromkeys(["cli", "sweep", "plots", "report", "bench", "explore", "integrations", "__main__"], 3),
+    **dict.fromkeys(
+        ["cli", "sweep", "plots", "gameplots", "report", "bench", "explore", "integrations", "__main__"], 3
+    ),
 }
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
