@@ -72,12 +72,13 @@ class Weighter(nn.Module):
 
     def counted(self) -> tuple[np.ndarray, np.ndarray]:
         """(accuracy, mean cross entropy) of each class since the last step, over all ranks; nan where unseen."""
-        counts = torch.stack([self.correct, self.seen, self.loss_sum]).to(self.loss_sum.device)
+        counts, loss_sum = torch.stack([self.correct, self.seen]), self.loss_sum.clone()
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(counts)
-        correct, seen, loss_sum = counts.cpu().double().numpy()
-        with np.errstate(invalid="ignore"):
-            return correct / seen, loss_sum / seen
+            dist.all_reduce(loss_sum)
+        correct, seen = counts.cpu().numpy()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return correct / seen, loss_sum.cpu().double().numpy() / seen
 
     def step(self, *, accuracy=None, loss=None) -> None:
         """Move the weights by the counted accuracies and losses, or by the ones given; then count anew."""
