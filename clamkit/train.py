@@ -69,6 +69,7 @@ class Game:
     optimizer: torch.optim.Optimizer
     weighter: Weighter
     device: torch.device
+    amp: bool = False
     best: dict[str, Tensor] | None = None  # the network to return to, for methods that do
 
 
@@ -98,7 +99,7 @@ def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> G
         **config.method_settings(),
     )
     batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=config.skip_bad_images)
-    return Game(dataset, batches, model, optimizer, weighter, device)
+    return Game(dataset, batches, model, optimizer, weighter, device, config.amp)
 
 
 def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> None:
@@ -188,7 +189,7 @@ def train_epoch(game: Game, batches: Iterable[tuple[Tensor, Tensor]], rates: Seq
     game.model.train()
     for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
         game.optimizer.param_groups[0]["lr"] = rate
-        logits = game.model(x)
+        logits = forward(game, x)
         loss = game.weighter.loss(logits, y)
         game.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -196,6 +197,12 @@ def train_epoch(game: Game, batches: Iterable[tuple[Tensor, Tensor]], rates: Seq
         game.weighter.observe(logits.detach(), y)
         losses.append(loss.detach())
     return torch.stack(losses)
+
+
+def forward(game: Game, x: Tensor) -> Tensor:
+    """Logits, computed in bfloat16 where the run asks for mixed precision; losses and counts stay in float32."""
+    with torch.autocast(game.device.type, dtype=torch.bfloat16, enabled=game.amp):
+        return game.model(x)
 
 
 def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
@@ -213,14 +220,14 @@ def _count(game: Game, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
     game.weighter.forget()
     game.model.eval()
     for x, y in batches:
-        game.weighter.observe(game.model(x), y)
+        game.weighter.observe(forward(game, x), y)
 
 
 @torch.inference_mode()
 def predict(game: Game) -> tuple[np.ndarray, np.ndarray]:
     """Label and predicted class of each test image."""
     game.model.eval()
-    pairs = [(y, game.model(x).argmax(1)) for x, y in game.batches.plain(game.dataset.x_test, game.dataset.y_test)]
+    pairs = [(y, forward(game, x).argmax(1)) for x, y in game.batches.plain(game.dataset.x_test, game.dataset.y_test)]
     return tuple(torch.cat(part).cpu().numpy() for part in zip(*pairs, strict=True))
 
 

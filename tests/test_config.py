@@ -52,3 +52,13 @@ def test_from_notebook_takes_fields_options_and_refuses_unknown_injected_names()
     namespace |= {"In": ["", parameters], "options": {"bach_size": 64}}
     with pytest.raises(ClamkitError, match="unknown setting 'bach_size'"):
         RunConfig.from_notebook(namespace)
+
+
+def test_scale_of_a_notebook():
+    namespace = {"method": "ggf", "epochs": 4, "dataset": "generated-10", "scale": "paper", "options": {"lr": 0.05}}
+    config = RunConfig.from_notebook(namespace, paper_dataset="cifar10")
+    assert (config.dataset, config.epochs, config.model, config.image_size) == ("cifar10", 100, "resnet50", 224)
+    assert (config.method, config.lr) == ("ggf", 0.05)
+    assert RunConfig.from_notebook(namespace | {"scale": "small"}, paper_dataset="cifar10").epochs == 4
+    with pytest.raises(ClamkitError, match="unknown scale 'huge'"):
+        RunConfig.from_notebook(namespace | {"scale": "huge"})

@@ -315,3 +315,13 @@ def test_real_parts_of_cifar100_and_mini_imagenet():
     assert (mini.sizes == 50).all()
     x = mini.x_train / 255
     assert x.mean((0, 2, 3)).tolist() == pytest.approx(data.IMAGENET_MEAN, abs=0.03)
+
+
+def test_generated_stand_ins():
+    ten, again, tail = data.load("generated-10"), data.load("generated-10"), data.load("generated-40-tail")
+    assert ten.sha256 == again.sha256
+    assert (ten.sizes == 40).all()
+    assert (tail.sizes[0], tail.sizes[-1]) == (60, 4)
+    assert tail.num_classes == 40
+    with pytest.raises(ClamkitError, match="unknown dataset 'generated-x'"):
+        data.load("generated-x")

@@ -322,3 +322,12 @@ def test_jitter_and_vit_train(small_npz):
     )
     assert run.done
     assert run.folder.parent.name == "jitter-0.4"
+
+
+def test_mixed_precision_trains_close_to_single(small_npz):
+    fields = {"dataset": str(small_npz), "epochs": 3, "batch_size": 20, "method": "clam_kl"}
+    single, mixed = train(RunConfig(**fields)), train(RunConfig(**fields, amp=True))
+    assert mixed.folder != single.folder
+    assert mixed.load_checkpoint()["model"]["0.weight"].dtype == torch.float32
+    gap = mixed.wide("train_loss").iloc[0] - single.wide("train_loss").iloc[0]
+    assert 0 < gap.abs().max() < 0.05, "bfloat16 was used, and changes little in the first epoch"

@@ -1,6 +1,7 @@
 """The house keeps its own rules: floors, pins, notebooks, README."""
 
 import ast
+import importlib.util
 import json
 import re
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -19,7 +21,7 @@ FLOORS = {
     **dict.fromkeys(
         ["_vision", "weighters", "losses", "methods", "models", "data", "readers", "augment", "batches"], 1
     ),
-    **dict.fromkeys(["train", "runs", "config"], 2),
+    **dict.fromkeys(["train", "runs", "results", "config"], 2),
     **dict.fromkeys(
         ["cli", "sweep", "plots", "gameplots", "report", "bench", "explore", "integrations", "__main__"], 3
     ),
@@ -95,6 +97,21 @@ def test_notebooks_are_committed_clean(path):
     if "_train_" in path.stem:
         assert sum("parameters" in cell["metadata"].get("tags", []) for cell in code) == 1
         assert "parameters" in code[0]["metadata"]["tags"], "the parameters come first"
+
+
+def test_training_notebooks_come_from_one_source():
+    spec = importlib.util.spec_from_file_location("build", ROOT / "notebooks" / "build.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    found = {path.stem for path in NOTEBOOKS if "_train_" in path.stem}
+    assert found == set(build.DATASETS)
+    for name in found:
+        committed = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
+        expected = build.training_notebook(name).cells
+        assert [cell.source for cell in committed] == [cell.source for cell in expected], (
+            f"{name}: run notebooks/build.py"
+        )
+        assert [cell.metadata.get("tags") for cell in committed] == [cell.metadata.get("tags") for cell in expected]
 
 
 def test_readme_names_the_commands_that_exist():

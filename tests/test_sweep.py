@@ -1,16 +1,20 @@
 """Grids, and runs through papermill: as a sweep, and by hand from any folder."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import nbformat
 import pytest
+from filelock import FileLock
 
-from clamkit import paths
+from clamkit import paper, paths
 from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
 from clamkit.runs import RunStore
-from clamkit.sweep import Grid, sweep
+from clamkit.sweep import Grid, plan, sweep, workers
 from clamkit.train import train
 
 NOTEBOOK = "10_train_fashion_mnist"
@@ -38,7 +42,7 @@ def test_grid_is_the_product_of_its_axes(tmp_path):
         ("axes: {method: []}", "list of at least one value"),
         ("axes: {method: clam}", "list of at least one value"),
         ("axes: {epochs: [many]}", "epochs='many'"),
-        ("axis: {method: [clam]}\naxes: {seed: [0]}", "unknown key in grid.yaml 'axis'"),
+        ("axis: {method: [clam]}\naxes: {seed: [0]}", "unknown key in grid grid 'axis'"),
         ("- 1", "must hold"),
         ("axes: {a: [", "not sound YAML"),
         ("notebook: 99_none\naxes: {seed: [0]}", "unknown notebook '99_none'"),
@@ -49,6 +53,81 @@ def test_bad_grids(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ClamkitError, match=message):
         sweep(Grid.load(path), progress=False)
+
+
+@pytest.mark.parametrize("name", [file.stem for file in (paths.notebooks() / "sweeps").glob("*.yaml")])
+def test_every_grid_is_sound(name):
+    made_by = Grid.load(name).runs()
+    assert set(made_by.values()) <= {file.stem for file in paths.notebooks().glob("*_train_*.ipynb")}
+    folders = [config.folder() for config in made_by]
+    assert len(folders) == len(set(folders))
+    for config in made_by:
+        if name.startswith("paper_"):
+            expected = paper.recipe(config.dataset)
+            assert {key: getattr(config, key) for key in expected} == expected
+
+
+def test_the_papers_grid_has_every_cell_of_its_tables():
+    made_by = Grid.load("paper_crop").runs()
+    assert len(made_by) == 5 * 6 * 8
+    cells = {(config.dataset, config.method) for config in made_by}
+    printed = paper.results().query("table == 'fairness_crop'")
+    assert cells == set(zip(printed["dataset"], printed["method"], strict=True))
+    assert sorted({config.crop_lower_bound for config in made_by}) == list(paper.CROP_LOWER_BOUNDS)
+
+
+def test_plan_knows_what_is_done_and_guesses_the_rest(small_npz):
+    fixed = {"dataset": str(small_npz), "epochs": 2}
+    grid = Grid("small", NOTEBOOK, {"seed": [0, 1]}, fixed)
+    assert plan(grid)["seconds"].isna().all()
+    run = train(grid.configs()[0])
+    frame = plan(grid)
+    assert frame["state"].tolist() == ["done", "missing"]
+    assert frame["seconds"].tolist() == pytest.approx([run.summary["seconds"], run.summary["seconds"] + 8])
+
+
+def test_processes_share_the_cores():
+    cores = os.cpu_count()
+    assert workers(None, 1) == (1, cores)
+    assert workers(1, 10) == (1, cores)
+    jobs, threads = workers(None, 100)
+    assert jobs * threads <= max(cores, jobs)
+
+
+def test_two_sweeps_never_make_the_same_run(small_npz):
+    grid = Grid("small", NOTEBOOK, {"seed": [0]}, {"dataset": str(small_npz), "epochs": 1})
+    folder = RunStore().run(grid.configs()[0]).folder
+    folder.mkdir(parents=True)
+    with FileLock(folder / ".sweep.lock"):
+        _, failed = sweep(grid, progress=False)
+    assert "another sweep is at this run" in next(iter(failed.values()))
+
+
+def test_a_runs_folder_that_cannot_be_written(small_npz, tmp_path):
+    (tmp_path / "file").write_text("")
+    grid = Grid("small", NOTEBOOK, {"seed": [0]}, {"dataset": str(small_npz), "epochs": 1})
+    _, failed = sweep(grid, runs=tmp_path / "file", progress=False)
+    assert "cannot write to" in next(iter(failed.values()))
+
+
+def test_ctrl_c_leaves_everything_resumable(small_npz, tmp_path):
+    (tmp_path / "grid.yaml").write_text(f"fixed: {{dataset: {small_npz}, epochs: 3000}}\naxes: {{seed: [0, 1]}}\n")
+    words = ["sweep", str(tmp_path / "grid.yaml"), "--runs", str(tmp_path / "mine"), "--jobs", "1"]
+    process = subprocess.Popen([sys.executable, "-m", "clamkit", *words], stdout=subprocess.PIPE, text=True)
+    store = RunStore(tmp_path / "mine")
+    while not list(store.root.glob("*/*/*/*/checkpoint.previous.pt")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert "goes on with the same command" in process.communicate()[0]
+    (run,) = store.runs(finished=False)
+    for _ in range(100):  # its kernel ends a moment later
+        if run.state == "failed":
+            break
+        time.sleep(0.2)
+    assert run.state == "failed"
+    assert run.load_checkpoint()["history"]
 
 
 def test_sweep_runs_what_is_missing_keeps_failures_apart(small_npz, tmp_path, capsys):

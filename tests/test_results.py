@@ -1,0 +1,57 @@
+"""Results that travel without their runs."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from clamkit import paths, results
+from clamkit.config import RunConfig
+from clamkit.errors import ClamkitError
+from clamkit.sweep import Grid, plan, sweep
+from clamkit.train import train
+
+NOTEBOOK = "10_train_fashion_mnist"
+
+
+@pytest.fixture
+def grid(small_npz, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "embedded", lambda: tmp_path / "data")
+    return Grid("small", NOTEBOOK, {"seed": [0, 1]}, {"dataset": str(small_npz), "epochs": 2})
+
+
+def test_rows_and_histories_are_what_the_runs_say(grid):
+    runs = [train(config) for config in grid.configs()]
+    assert len(results.save("small", runs[:1])) == 1
+    rows = results.save("small", runs)
+    assert len(rows) == 2, "a run that is there is replaced, not doubled"
+    assert rows["run"].tolist() == sorted(results.key(run) for run in runs)
+    by_run = rows.set_index("run")
+    for run in runs:
+        row = by_run.loc[results.key(run)]
+        assert row["std"] == pytest.approx(run.summary["std"])
+        assert row["torch_version"] == run.summary["versions"]["torch"]
+        history = results.histories_of("small").query("run == @results.key(@run)").reset_index(drop=True)
+        assert np.allclose(history["weight"], run.history["weight"], atol=1e-6)
+    fields = {name: None if pd.isna(value) else value for name, value in by_run.iloc[0].items()}
+    assert (
+        RunConfig(**{k: v for k, v in fields.items() if k in RunConfig.model_fields}).folder().as_posix()
+        == by_run.index[0]
+    )
+
+
+def test_a_committed_run_is_not_run_again(grid, tmp_path):
+    results.save("small", [train(config) for config in grid.configs()])
+    elsewhere = tmp_path / "elsewhere"
+    finished, failed = sweep(grid, runs=elsewhere, progress=False)
+    assert (finished, failed) == ([], {})
+    assert plan(grid, elsewhere)["state"].tolist() == ["committed", "committed"]
+    finished, _ = sweep(grid, runs=elsewhere, rerun=True, progress=False)
+    assert len(finished) == 2
+
+
+def test_damaged_results_are_named(grid):
+    results.save("small", [train(grid.configs()[0])])
+    (results.folder() / "small.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ClamkitError, match="small.parquet is damaged"):
+        results.histories_of("small")
+    assert results.rows_of("other").empty
