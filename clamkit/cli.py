@@ -8,6 +8,8 @@ import platform
 import shutil
 import sys
 import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -39,9 +41,6 @@ def main() -> None:
     sys.argv = [word for word in sys.argv if word != "--debug"]
     try:
         app()
-    except KeyboardInterrupt:
-        console.print("stopped; what is saved goes on with the same command.")
-        sys.exit(130)
     except Exception as error:
         if debug:
             raise
@@ -52,6 +51,16 @@ def main() -> None:
         sys.exit(2 if isinstance(error, ClamkitError) else 1)
 
 
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C ends the work with a sentence."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("stopped; what is saved goes on with the same command.")
+        sys.exit(130)
+
+
 # ------------------------------------------------------------------------------------------------------ train
 
 
@@ -60,7 +69,8 @@ def _train(**options) -> None:
     from clamkit.train import train
 
     runs, device = options.pop("runs"), options.pop("device")
-    run = train(RunConfig(**options), runs=runs, device=device)
+    with _stoppable():
+        run = train(RunConfig(**options), runs=runs, device=device)
     summary = run.summary
     console.print(
         f"{run.config.method} on {run.config.dataset}: average {summary['average']:.1%}, std {summary['std']:.1%}, "
@@ -149,7 +159,8 @@ def sweep_command(
 def _sweep(grid: str, runs: Path | None, jobs: int | None, rerun: bool = False) -> list:
     from clamkit.sweep import Grid, sweep
 
-    finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, rerun=rerun)
+    with _stoppable():
+        finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, rerun=rerun)
     if failed:
         folder, why = next(iter(failed.items()))
         raise ClamkitError(

@@ -266,3 +266,81 @@ def _draw_triangle(axis, v: np.ndarray, tau: float, rounds: int) -> None:
     )
     axis.set(xlim=(-0.35, 1.35), ylim=(-0.2, 1.05), aspect="equal")
     axis.axis("off")
+
+
+@styled
+def fairness_training(history: pd.DataFrame) -> Figure:
+    """std and COV of the test accuracies over the epochs, averaged over runs: the paper's figure 3."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3))
+    keys = ["method", "strength", "seed", "epoch"]
+    spread = history.groupby(keys, sort=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
+    spread["cov"] = spread["std"] / spread["mean"]
+    for axis, (column, title) in zip(axes, {"std": "std over classes ↓", "cov": "COV ↓"}.items(), strict=True):
+        for method, rows in spread.groupby("method", sort=False):
+            mean = rows.groupby("epoch")[column].mean()
+            axis.plot(mean.index, mean, color=COLOURS[method], label=label(method))
+        axis.set(title=title, xlabel="epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].yaxis.set_major_formatter(PERCENT)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    return figure
+
+
+@styled
+def worst_class_curves(classes: pd.DataFrame, most: int = 10) -> Figure:
+    """Accuracy of the x-th worst class under each method, averaged over runs (the paper's appendix on worst classes).
+
+    classes: columns method, strength, seed, class and test_accuracy.
+    """
+    figure, axis = plt.subplots(figsize=(6.4, 3.4))
+    ranked = classes.assign(
+        rank=classes.groupby(["method", "strength", "seed"])["test_accuracy"].rank(method="first").astype(int)
+    )
+    for method, rows in ranked[ranked["rank"] <= most].groupby("method", sort=False):
+        mean = rows.groupby("rank")["test_accuracy"].mean()
+        axis.plot(mean.index, mean, color=COLOURS[method], marker=MARKERS[method], label=label(method))
+    axis.set(xlabel="x-th worst class", ylabel="test accuracy", title="The worst classes of each method")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.yaxis.set_major_formatter(PERCENT)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside right center")
+    return figure
+
+
+@styled
+def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: str = "crop") -> Figure:
+    """Accuracy of every class against the strength of augmentation, a panel for each method.
+
+    classes: columns method, strength, seed, class_name and test_accuracy.
+    """
+    figure, axes = plt.subplots(1, len(methods), figsize=(4.2 * len(methods), 3.4), sharey=True, squeeze=False)
+    for axis, method in zip(axes[0], methods, strict=True):
+        table = classes[classes["method"] == method].pivot_table(
+            index="strength", columns="class_name", values="test_accuracy", sort=False
+        )
+        for name in table:
+            axis.plot(table.index.sort_values(), table[name].sort_index(), marker="o", ms=3, label=name)
+        axis.set(title=label(method), xlabel=STRENGTH_NAMES[augmentation])
+        axis.yaxis.set_major_formatter(PERCENT)
+        if augmentation == "crop":
+            axis.invert_xaxis()
+    axes[0, 0].set_ylabel("test accuracy")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    return figure
+
+
+@styled
+def differences(tables: dict[str, pd.DataFrame], title: str) -> Figure:
+    """Mean difference and its interval for each metric (a panel) and method (a row), from `metrics.compare`."""
+    metrics = next(iter(tables.values())).index
+    figure, axes = plt.subplots(1, len(metrics), figsize=(2.3 * len(metrics), 0.9 + 0.3 * len(tables)), sharey=True)
+    y = np.arange(len(tables))[::-1]
+    for axis, metric in zip(axes, metrics, strict=True):
+        for height, (method, table) in zip(y, tables.items(), strict=True):
+            row = table.loc[metric]
+            axis.plot([100 * row["ci_low"], 100 * row["ci_high"]], [height, height], color=COLOURS[method], lw=2)
+            axis.plot(100 * row["mean_difference"], height, MARKERS[method], color=COLOURS[method])
+        axis.axvline(0, color="#555555", lw=0.8)
+        axis.set(title=metric.replace("_", " "), yticks=y)
+    axes[0].set_yticklabels([label(method) for method in tables])
+    figure.supxlabel(title, fontsize=9)
+    return figure

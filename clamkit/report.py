@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from clamkit import paper
 from clamkit.methods import METHODS
 
 # metric -> (heading, +1 where higher is better and −1 where lower is)
@@ -35,3 +36,25 @@ def comparison(frame: pd.DataFrame, baseline: str = "normal") -> pd.DataFrame:
             texts[heading] = text + (BETTER if better else " ")
         rows.append(texts)
     return pd.DataFrame(rows)
+
+
+def spread_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean ± std over the rows of each method, as text in percent; COV as it is."""
+    columns = {}
+    for metric, (heading, _) in METRICS.items():
+        scale, digits = (1, 3) if metric == "cov" else (100, 1)
+        grouped = frame.groupby("method", sort=False)[metric]
+        mean, std = scale * grouped.mean(), scale * grouped.std()
+        columns[heading] = [f"{m:.{digits}f} ± {s:.{digits}f}" for m, s in zip(mean, std, strict=True)]
+    return pd.DataFrame(columns, index=[METHODS[method].label for method in frame["method"].unique()])
+
+
+def paper_table(dataset: str) -> pd.DataFrame:
+    """What the paper prints for a dataset with crops, in the same shape; its range is our decile range."""
+    names = {"range": "decile_range"}
+    rows = paper.results()
+    rows = rows[(rows["dataset"] == dataset) & rows["table"].isin(["fairness_crop", "average_crop", "worst_crop"])]
+    table = rows.assign(metric=rows["metric"].replace(names)).pivot(index="method", columns="metric", values="value")
+    order = [method for method in METHODS if method in table.index]
+    found = {heading: table[metric] for metric, (heading, _) in METRICS.items() if metric in table}
+    return pd.DataFrame(found).loc[order].rename(index={name: METHODS[name].label for name in order})

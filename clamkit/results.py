@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from clamkit import paths
+from clamkit import data, paths
+from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
-from clamkit.runs import COLUMNS, Run, as_frame, atomic
+from clamkit.metrics import METRICS
+from clamkit.runs import COLUMNS, Run, RunStore, as_frame, atomic
 
 
 def folder() -> Path:
@@ -43,6 +45,45 @@ def save(grid: str, runs: Iterable[Run]) -> pd.DataFrame:
         with atomic(folder() / f"{grid}.parquet") as temporary:
             histories.to_parquet(temporary, index=False, compression="zstd")
     return rows_of(grid)
+
+
+class Recorded(Run):
+    """A run of which only the committed results are at hand; reads like any other."""
+
+    def __init__(self, row: dict, history: pd.DataFrame):
+        super().__init__(row["run"])
+        given = {name: value for name, value in row.items() if name in RunConfig.model_fields and not pd.isna(value)}
+        self.config = RunConfig(**given)
+        known = data.KNOWN.get(self.config.dataset)
+        count = int(history["class"].max()) + 1
+        names = (known and known.class_names) or [f"class {i}" for i in range(count)]
+        self.summary = {name: row[name] for name in (*METRICS, "seconds")} | {"class_names": list(names)}
+        self.history = history.drop(columns="run").reset_index(drop=True)
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    @property
+    def test_accuracy(self) -> pd.Series:
+        """Of each class after the last epoch, by name."""
+        return self.wide("test_accuracy").iloc[-1].rename(self.config.method)
+
+
+def runs_of(grid: str, configs: Iterable[RunConfig], store: RunStore | None = None) -> list[Run]:
+    """The runs of a grid that are at hand, in its order: finished here, or else committed."""
+    store = store or RunStore()
+    rows = rows_of(grid).to_dict("records")
+    histories = dict(list(histories_of(grid).groupby("run", sort=False)))
+    recorded = {row["run"]: (row, histories[row["run"]]) for row in rows if row["run"] in histories}
+    found = []
+    for config in configs:
+        name = config.folder().as_posix()
+        if store.run(config).done:
+            found.append(store.run(config))
+        elif name in recorded:
+            found.append(Recorded(*recorded[name]))
+    return found
 
 
 def _replace(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:

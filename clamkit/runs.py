@@ -273,3 +273,14 @@ def all_epochs(runs: Iterable[Run]) -> pd.DataFrame:
             part.insert(place, name, getattr(run.config, name))
         parts.append(part)
     return pd.concat(parts, ignore_index=True)
+
+
+def final_classes(runs: Iterable[Run]) -> pd.DataFrame:
+    """One row for each run and class: method, strength, seed, class, class_name, weight and final accuracies."""
+    parts = []
+    for run in runs:
+        last = run.history[run.history["epoch"] == run.history["epoch"].max()]
+        named = last.assign(class_name=[run.class_names[i] for i in last["class"]])
+        named["test_accuracy"] = run.test_accuracy.to_numpy()
+        parts.append(named.assign(method=run.config.method, strength=run.config.strength, seed=run.config.seed))
+    return pd.concat(parts, ignore_index=True)

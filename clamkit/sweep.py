@@ -105,9 +105,19 @@ def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
         rows.append(config.model_dump() | {"strength": config.strength, "state": state, "seconds": seconds})
     frame = pd.DataFrame(rows)
     alike = ["dataset", "model", "image_size", "batch_size"]
-    pace = (frame["seconds"] / frame["epochs"]).groupby([frame[key].astype(str) for key in alike]).transform("median")
+    pace = (frame["seconds"] / frame["epochs"]).groupby([frame[key].map(repr) for key in alike]).transform("median")
     estimate = pace * frame["epochs"] + START_UP
     return frame.assign(seconds=frame["seconds"].fillna(estimate))
+
+
+def at_hand(name: str, runs: str | os.PathLike | None = None) -> list[Run]:
+    """What there is of a grid, finished here or committed; says on one line what is missing and how to get it."""
+    grid = Grid.load(name)
+    found = results.runs_of(name, grid.configs(), RunStore(runs))
+    total = len(grid.configs())
+    hint = "" if len(found) == total else f"; `clamkit sweep {name}` makes the other {total - len(found)}"
+    print(f"{name}: {len(found)} of {total} runs at hand{hint}")
+    return found
 
 
 def workers(jobs: int | None, missing: int) -> tuple[int, int]:

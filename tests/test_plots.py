@@ -10,7 +10,8 @@ from clamkit import data, plots, report
 from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
 from clamkit.methods import METHODS
-from clamkit.runs import as_frame
+from clamkit.metrics import compare
+from clamkit.runs import all_epochs, as_frame, final_classes
 from clamkit.train import train
 
 
@@ -35,6 +36,10 @@ def test_figures(runs, small_npz, tmp_path):
         plots.augmented_images(data.load(small_npz), label=1),
         plots.augmented_images(data.load(small_npz), (0, 0.5), augmentation="jitter", label=1),
         plots.game_picture(),
+        plots.fairness_training(all_epochs(runs)),
+        plots.worst_class_curves(final_classes(runs)),
+        plots.class_curves(final_classes(runs), ["normal", "clam"]),
+        plots.differences({"clam": compare([0.5, 0.6, 0.7], [0.4, 0.6, 0.5])}, "difference"),
     ]
     assert all(isinstance(figure, Figure) for figure in figures)
     assert dict(mpl.rcParams) == style, "the caller's style is left alone"
@@ -66,3 +71,13 @@ def test_comparison_marks_what_is_better():
     assert table["average %"].tolist() == ["90.0 ", "89.0 "]
     assert table["worst 10 %"].tolist() == ["50.0 ", "60.0*"]
     assert table["range %"].tolist() == ["40.0 ", "40.0 "], "equal is not better"
+
+
+def test_tables_of_ours_and_the_papers():
+    rows = pd.DataFrame({"method": ["normal", "normal"], "average": [0.9, 0.8], "std": 0.1, "cov": 0.2, "range": 0.3})
+    table = report.spread_table(rows.assign(decile_range=0.3, worst=0.5))
+    assert table.loc["Normal", "average %"] == "85.0 ± 7.1"
+    printed = report.paper_table("fashion_mnist")
+    assert printed.loc["CLAM", "std %"] == 5.44
+    assert printed.loc["Normal", "decile range %"] == 18.3
+    assert list(printed.index) == ["Normal", "Focal", "PW", "TCE", "GGF", "CLAM"]

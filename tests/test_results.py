@@ -7,6 +7,7 @@ import pytest
 from clamkit import paths, results
 from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
+from clamkit.runs import Run, RunStore, all_epochs, as_frame, final_classes
 from clamkit.sweep import Grid, plan, sweep
 from clamkit.train import train
 
@@ -47,6 +48,24 @@ def test_a_committed_run_is_not_run_again(grid, tmp_path):
     assert plan(grid, elsewhere)["state"].tolist() == ["committed", "committed"]
     finished, _ = sweep(grid, runs=elsewhere, rerun=True, progress=False)
     assert len(finished) == 2
+
+
+def test_committed_runs_read_like_runs(grid, tmp_path):
+    runs = [train(config) for config in grid.configs()]
+    results.save("small", runs)
+    elsewhere = RunStore(tmp_path / "elsewhere")
+    recorded = results.runs_of("small", grid.configs(), elsewhere)
+    assert [type(run) for run in recorded] == [results.Recorded] * 2
+    for run, known in zip(recorded, runs, strict=True):
+        assert run.config.folder() == known.config.folder()
+        assert run.test_accuracy.to_numpy() == pytest.approx(known.test_accuracy.to_numpy(), abs=1e-6)
+        assert run.summary["std"] == pytest.approx(known.summary["std"])
+    assert all_epochs(recorded)["weight"].to_numpy() == pytest.approx(all_epochs(runs)["weight"].to_numpy(), abs=1e-6)
+    classes = final_classes(recorded)
+    assert len(classes) == 2 * 3
+    assert as_frame(recorded)["average"].to_numpy() == pytest.approx(as_frame(runs)["average"].to_numpy())
+    train(grid.configs()[0], runs=elsewhere.root)
+    assert type(results.runs_of("small", grid.configs(), elsewhere)[0]) is Run, "what is finished here comes first"
 
 
 def test_damaged_results_are_named(grid):
