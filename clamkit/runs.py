@@ -284,3 +284,13 @@ def final_classes(runs: Iterable[Run]) -> pd.DataFrame:
         named["test_accuracy"] = run.test_accuracy.to_numpy()
         parts.append(named.assign(method=run.config.method, strength=run.config.strength, seed=run.config.seed))
     return pd.concat(parts, ignore_index=True)
+
+
+def even(runs: Iterable[Run]) -> list[Run]:
+    """The runs of those settings (augmentation, strength, seed) that every method has: all on the same ground."""
+    runs = list(runs)
+    methods = {run.config.method for run in runs}
+    had: dict[tuple, set[str]] = {}
+    for run in runs:
+        had.setdefault((run.config.augmentation, run.config.strength, run.config.seed), set()).add(run.config.method)
+    return [r for r in runs if had[r.config.augmentation, r.config.strength, r.config.seed] == methods]
