@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: help setup demo test lint lab bench notebooks clean
+.PHONY: help setup demo test lint lab bench results notebooks clean
 
 help:
 	@sed -n '1s/^# //p' Makefile
@@ -34,6 +34,11 @@ lab: setup
 
 bench: setup
 	@$(BIN)/clamkit bench
+
+# the mini paper's runs, as far as they are missing, into data/results
+results: setup
+	@$(BIN)/clamkit sweep mini_crop
+	@$(BIN)/clamkit results mini_crop
 
 # execute the notebooks in place, outputs and all
 notebooks: setup

@@ -273,22 +273,20 @@ def _show_grid(grid: str, runs: Path | None) -> None:
 
     frame = plan(Grid.load(grid), runs)
     kinds = frame["augmentation"] + " " + frame["strength"].map("{:g}".format)
-    rows = frame["dataset"].map(lambda name: Path(name).stem) + " " + frame["method"]
-    table = Table(title=f"{grid}: done / all, then what the others are")
-    table.add_column("run")
+    rows = frame["method"]
+    if frame["dataset"].nunique() > 1:
+        rows = frame["dataset"].map(lambda name: Path(name).stem) + " " + rows
+    table = Table(title=f"{grid}: runs done / all, and what else is under way")
+    table.add_column("")
     for kind in kinds.unique():
         table.add_column(kind, justify="right")
     for name in rows.unique():
         cells = []
         for kind in kinds.unique():
             states = frame.loc[(rows == name) & (kinds == kind), "state"]
-            others = states[~states.isin(["done", "committed"])].value_counts()
-            text = ", ".join(f"{count} {state}" for state, count in others.items())
-            cells.append(
-                f"{states.isin(['done', 'committed']).sum()}/{len(states)}" + (f" ({text})" if text else "")
-                if len(states)
-                else ""
-            )
+            others = states[~states.isin(["done", "committed", "missing"])].value_counts()
+            text = "".join(f", {count} {state}" for state, count in others.items())
+            cells.append(f"{states.isin(['done', 'committed']).sum()}/{len(states)}{text}" if len(states) else "")
         table.add_row(name, *cells)
     console.print(table)
     counts = frame["state"].value_counts()

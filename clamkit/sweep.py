@@ -185,6 +185,9 @@ def execute(config: RunConfig, notebook: Path, runs: Path, environment: dict[str
             values = ["-y", json.dumps(parameters_of(config, known))]
             command = [sys.executable, "-m", "papermill", str(notebook), str(working), *options, *values]
             code, stderr = processes.run(command, env=os.environ | environment, cwd=notebook.parent)
+            if processes.stopped and not run.done:
+                working.unlink(missing_ok=True)
+                raise KeyboardInterrupt
             if code or not run.done:
                 if working.is_file():
                     working.replace(run.folder / "failed.ipynb")
