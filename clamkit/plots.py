@@ -332,15 +332,17 @@ def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: st
 def differences(tables: dict[str, pd.DataFrame], title: str) -> Figure:
     """Mean difference and its interval for each metric (a panel) and method (a row), from `metrics.compare`."""
     metrics = next(iter(tables.values())).index
-    figure, axes = plt.subplots(1, len(metrics), figsize=(2.3 * len(metrics), 0.9 + 0.3 * len(tables)), sharey=True)
+    figure, axes = plt.subplots(
+        1, len(metrics), figsize=(2.3 * len(metrics), 0.9 + 0.3 * len(tables)), sharey=True, squeeze=False
+    )
     y = np.arange(len(tables))[::-1]
-    for axis, metric in zip(axes, metrics, strict=True):
+    for axis, metric in zip(axes[0], metrics, strict=True):
         for height, (method, table) in zip(y, tables.items(), strict=True):
             row = table.loc[metric]
             axis.plot([100 * row["ci_low"], 100 * row["ci_high"]], [height, height], color=COLOURS[method], lw=2)
             axis.plot(100 * row["mean_difference"], height, MARKERS[method], color=COLOURS[method])
         axis.axvline(0, color="#555555", lw=0.8)
         axis.set(title=metric.replace("_", " "), yticks=y)
-    axes[0].set_yticklabels([label(method) for method in tables])
+    axes[0, 0].set_yticklabels([label(method) for method in tables])
     figure.supxlabel(title, fontsize=9)
     return figure
