@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
+EXTRAS := .venv/.extras
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test lint lab bench results notebooks clean
+.PHONY: help setup extras demo test lint lab bench results notebooks clean
 
 help:
 	@sed -n '1s/^# //p' Makefile
@@ -15,14 +17,22 @@ $(STAMP): requirements.txt pyproject.toml
 		|| { echo "clamkit needs Python 3.11 or newer; call make PYTHON=/path/to/python3.11 setup"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "setting up .venv from requirements.txt (some minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(INSTALL) -r requirements.txt
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# what only the tests, the browser, the app and clusters need
+extras: $(EXTRAS)
+
+$(EXTRAS): $(STAMP) requirements-extras.txt
+	@echo "adding the extras from requirements-extras.txt"
+	@$(INSTALL) -r requirements.txt -r requirements-extras.txt
 	@touch $@
 
 demo: setup
 	@$(BIN)/clamkit demo
 
-test: setup
+test: extras
 	@$(BIN)/python -m pytest --nbval tests notebooks
 
 lint: setup

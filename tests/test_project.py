@@ -62,27 +62,28 @@ def test_metrics_import_without_torch():
     ]
 
 
-def test_the_three_lists_of_packages_agree():
-    pins = {}
-    text = (ROOT / "requirements.txt").read_text()
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            name, version = line.split("==")
-            pins[canonicalize_name(name)] = version
-    direct = {
-        canonicalize_name(line.split("==")[0]) for line in text.split("# brought along")[0].splitlines() if "==" in line
-    }
+def pins(file: str) -> tuple[dict[str, str], set[str]]:
+    """(all pins of a requirements file, the names of its first block: what the project itself asks for)"""
+    own, brought = (ROOT / file).read_text().split("# brought along")
+    lines = {block: [line.split("==") for line in block.splitlines() if "==" in line] for block in (own, brought)}
+    found = {canonicalize_name(name): version for name, version in [*lines[own], *lines[brought]]}
+    return found, {canonicalize_name(name) for name, _ in lines[own]}
+
+
+def test_the_lists_of_packages_agree():
+    (pinned, direct), (pinned_extra, direct_extra) = pins("requirements.txt"), pins("requirements-extras.txt")
+    assert not set(pinned) & set(pinned_extra)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     ranges = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
     ranges += [item for extra in project["project"]["optional-dependencies"].values() for item in extra]
-    named = {canonicalize_name(Requirement(item).name) for item in ranges}
     for item in map(Requirement, ranges):
-        assert item.specifier.contains(pins[canonicalize_name(item.name)]), str(item)
-    assert direct == named | {"editables"}, "editables: what hatchling needs to install in place"
+        assert item.specifier.contains((pinned | pinned_extra)[canonicalize_name(item.name)]), str(item)
+    named = {canonicalize_name(Requirement(item).name) for item in ranges}
+    assert direct | direct_extra == named | {"editables"}, "editables: what hatchling needs to install in place"
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())
     (by_pip,) = [item["pip"] for item in conda["dependencies"] if isinstance(item, dict)]
     in_conda = {canonicalize_name(n): v for n, v in (line.split("==") for line in by_pip if "==" in line)}
-    assert in_conda == {name: pins[name] for name in direct}
+    assert in_conda == {name: pinned[name] for name in direct}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
