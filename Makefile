@@ -5,7 +5,7 @@ STAMP := .venv/.set-up
 EXTRAS := .venv/.extras
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup extras demo test lint lab bench results notebooks clean
+.PHONY: help setup extras demo test lint lab bench results report notebooks clean
 
 help:
 	@sed -n '1s/^# //p' Makefile
@@ -49,6 +49,10 @@ bench: setup
 results: setup
 	@$(BIN)/clamkit sweep mini_crop
 	@$(BIN)/clamkit results mini_crop
+
+# the analysis notebooks on all runs at hand: figures/*.png, *.pdf and report.html
+report: setup
+	@$(BIN)/clamkit report
 
 # execute the notebooks in place, outputs and all
 notebooks: setup

@@ -293,6 +293,23 @@ def _show_grid(grid: str, runs: Path | None) -> None:
     console.print(", ".join(f"{count} {state}" for state, count in counts.items()), markup=False)
 
 
+@app.command("report")
+def report_command(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="analysis notebooks by name; default all")] = None,
+    runs: RunsOption = None,
+    out: Annotated[Path | None, typer.Option(help="where to write (default: figures/ in the project)")] = None,
+    code: Annotated[bool, typer.Option("--code", help="show the notebooks' code too")] = False,
+) -> None:
+    """Execute the analysis notebooks on finished runs: figures as PNG and PDF, and one page with all of them.
+
+    Example: clamkit report 20_fairness_tables --runs runs
+    """
+    from clamkit import report
+
+    page = report.write(report.analysis_notebooks(notebooks or ()), runs, out, code=code)
+    console.print(f"{paths.shown(page)}, its figures beside it", markup=False)
+
+
 @app.command("bench")
 def bench_command(
     quick: Annotated[bool, typer.Option("--quick", help="fewer repeats: for running, not for times")] = False,
