@@ -167,7 +167,7 @@ def _figures(stem: str, notebook: nbformat.NotebookNode) -> dict[str, bytes]:
 
     shown = [out for cell in notebook.cells for out in cell.get("outputs", []) if "image/png" in out.get("data", {})]
     for number, output in enumerate(shown, 1):
-        output.metadata |= {"filename": f"{stem}-{number}", "image/png": {"alt": f"figure {number} of {stem}"}}
+        output.metadata["filename"] = f"{stem}-{number}"
     extract = ExtractOutputPreprocessor(extract_output_types={"image/png", "application/pdf"})
     _, resources = extract.preprocess(copy.deepcopy(notebook), {"outputs": {}})
     for output in shown:
