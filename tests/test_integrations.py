@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from clamkit import _vision, data  # noqa: F401  torchvision first: timm and lightning import it too
+from clamkit import data
 from clamkit.errors import ClamkitError
 from clamkit.integrations import load_weighter_state, weighter_state
 from clamkit.weighters import CLAM, APStar

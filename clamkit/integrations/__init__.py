@@ -1,6 +1,7 @@
 """CLAM inside other people's training loops: `huggingface` and `lightning`. Each needs its library, nothing else does.
 
 A plain PyTorch or timm loop needs neither: a weighter is a criterion, `loss = weighter(output, target)`.
+Import this before timm and transformers where torch is CPU-only and torchvision is not: it lets torchvision load.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from clamkit import _vision  # noqa: F401  before the libraries, which import torchvision too
 from clamkit.errors import ClamkitError
 from clamkit.weighters import Weighter
 
