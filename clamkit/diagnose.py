@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -257,8 +258,8 @@ def sentences(result: Diagnosis) -> list[str]:
         strict = (result.classes["p_holm"] <= 1 - CONFIDENCE).sum()
         passed = f"; {strict} of these {len(hurt) + len(helped)} pass Holm's stricter correction too"
         lines += [
-            f"With augmentation, and in brackets the change: average {now['average']}, worst 10 % {now['worst']}, "
-            f"std {now['std']} points.",
+            f"With augmentation (in brackets the change in points): average {now['average']}, worst 10 % "
+            f"{now['worst']}, std {now['std']}.",
             f"It hurt {_listed(hurt)} and helped {_listed(helped)} (significant at a false discovery rate of 5 %"
             f"{passed if len(hurt) + len(helped) else ''}).",
         ]
@@ -283,8 +284,9 @@ def _listed(classes: pd.DataFrame, most: int = 3) -> str:
 
 
 def _label(name: str, width: int = 24) -> str:
-    """A class name on an axis: cut, and no formula in it."""
-    return (name if len(name) <= width else name[: width - 1] + "…").replace("$", r"\$")
+    """A class name on an axis: its middle cut out, and no formula in it."""
+    cut = name if len(name) <= width else f"{name[: width // 2]}…{name[-(width // 2 - 1) :]}"
+    return cut.replace("$", r"\$")
 
 
 def _intervals(axis, rows: pd.DataFrame) -> None:
@@ -317,7 +319,8 @@ def figure_classes(result: Diagnosis) -> Figure:
     x = np.arange(1, len(worst) + 1)
     tail = tail_size(len(worst))
     per_class = int(worst["images"].median())  # bins hold whole steps of one image, else the bars are jagged
-    edges = (np.arange(0, per_class + 1 + (width := max(1, round(per_class / 25))), width) - 0.5) / per_class
+    width = max(1, round(per_class / np.clip(len(worst) // 8, 8, 25)))
+    edges = (np.arange(0, per_class + 1 + width, width) - 0.5) / per_class
     for start, text in ((0.5, "worst 10 %"), (len(worst) - tail + 0.5, "best 10 %")):
         curve.axvspan(start, start + tail, color="#f0f0f0", lw=0)
         curve.text(start + tail / 2, 0.02, text, ha="center", va="bottom", fontsize=7, color="#555555", rotation=90)
@@ -368,7 +371,9 @@ def figure_changes(result: Diagnosis) -> Figure:
 
 def _png(figure: Figure) -> str:
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=150)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a script that the font lacks; the tables have the name
+        figure.savefig(data, format="png", dpi=150)
     plt.close(figure)
     return base64.b64encode(data.getvalue()).decode()
 
