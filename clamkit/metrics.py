@@ -349,3 +349,45 @@ def _differences(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
         if not np.isfinite(d).all():
             raise ClamkitError(f"{metric} is not a finite number in {named(d.index[~np.isfinite(d)])}.")
     return differences.round(DIGITS)
+
+
+# -------------------------------------------------------------------------------------------- classes, one by one
+
+
+def wilson(right, seen, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's score interval (low, high) of each class's accuracy: right of seen images."""
+    from scipy.special import ndtri
+
+    right, seen = np.asarray(right, dtype=np.float64), np.asarray(seen, dtype=np.float64)
+    z = ndtri((1 + confidence) / 2)
+    centre = (right + z**2 / 2) / (seen + z**2)
+    half = z / (seen + z**2) * np.sqrt(right * (seen - right) / seen + z**2 / 4)
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+
+
+def sampling_std(right, seen) -> float:
+    """The std over classes that comes from the number of images alone: √ mean of v(1 − v)/n."""
+    v = np.asarray(right) / seen
+    return float(np.sqrt(np.mean(v * (1 - v) / seen)))
+
+
+def class_changes(right, seen, right_after, seen_after, lost=None, won=None) -> pd.DataFrame:
+    """Did the accuracy of each class change? One row a class: change, p, p_holm, q.
+
+    lost, won  images that were right before and wrong after, and the other way round, where the images are the same:
+               p is McNemar's exact test, which looks at these alone. Without them p is Fisher's exact test of two
+               independent samples.
+    p_holm, q  p corrected for the number of classes: after Holm (no false alarm among the classes named, with
+               probability 1 − level) and after Benjamini and Hochberg (a share ≤ level of the classes named is false)
+    """
+    from scipy.stats import binom, false_discovery_control, fisher_exact
+
+    right, seen, right_after, seen_after = map(np.asarray, (right, seen, right_after, seen_after))
+    if lost is not None:
+        lost, won = np.asarray(lost), np.asarray(won)
+        p = np.minimum(1, 2 * binom.cdf(np.minimum(lost, won), lost + won, 0.5))
+    else:
+        tables = np.array([[right, seen - right], [right_after, seen_after - right_after]]).transpose(2, 0, 1)
+        p = np.array([fisher_exact(table).pvalue for table in tables])
+    change = right_after / seen_after - right / seen
+    return pd.DataFrame({"change": change, "p": p, "p_holm": _holm(p), "q": false_discovery_control(p)})

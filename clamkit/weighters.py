@@ -1,6 +1,7 @@
 """The min player: objects that hold a weight for each class and move it once per epoch.
 
-In a training loop: `loss = w.loss(logits, y)`, `w.observe(logits, y)` for each batch, `w.step()` after the epoch.
+In a training loop: `loss = w(logits, y)` for each batch, `w.step()` after the epoch. Where loss and count part ways,
+two calls do it: `w.loss(logits, y)` and `w.observe(logits, y)`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Weighter(nn.Module):
     """Counts what the model gets right in each class and keeps the class weights.
 
     `weights` are float64, sum to the number of classes, and stay on the CPU whatever the module is moved or cast to;
-    the counts live where the logits are. The weights stay equal for the first `start_epoch` epochs.
+    the counts live where the logits are. The weights stay equal for the first `start_epoch` epochs. Keep a weighter
+    beside the model, not inside it: DistributedDataParallel would overwrite the counts with those of the first rank.
     Subclasses give `update`.
     """
 
@@ -52,9 +54,15 @@ class Weighter(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
         self._device_weights = None
 
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The loss of a batch, which is counted too, unless it is for evaluation: without gradients or after eval()."""
+        if self.training and torch.is_grad_enabled():
+            self.observe(logits, y)
+        return self.loss(logits, y)
+
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """mean over the batch of weights[y]·loss: the mean over samples, never divided by the summed weights."""
-        self._check(logits, y)
+        y = self._checked(logits, y)
         if self._device_weights is None or self._device_weights.device != y.device:
             self._device_weights = self.weights.float().to(y.device)
         return (self._device_weights[y] * self.per_sample_loss(logits, y)).mean()
@@ -62,7 +70,7 @@ class Weighter(nn.Module):
     @torch.no_grad()
     def observe(self, logits: Tensor, y: Tensor) -> None:
         """Count one training batch. Call it once for each batch, not for evaluation batches."""
-        self._check(logits, y)
+        y = self._checked(logits, y)
         if self.seen.device != y.device:
             self.correct, self.seen = self.correct.to(y.device), self.seen.to(y.device)
             self.loss_sum = self.loss_sum.to(y.device)
@@ -70,15 +78,19 @@ class Weighter(nn.Module):
         self.correct.index_add_(0, y, (logits.argmax(1) == y).long())
         self.loss_sum.index_add_(0, y, cross_entropy(logits, y))
 
-    def counted(self) -> tuple[np.ndarray, np.ndarray]:
-        """(accuracy, mean cross entropy) of each class since the last step, over all ranks; nan where unseen."""
+    def totals(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(correct, seen, loss_sum) since the last step, summed over all ranks: every rank must call it."""
         counts, loss_sum = torch.stack([self.correct, self.seen]), self.loss_sum.clone()
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(counts)
             dist.all_reduce(loss_sum)
-        correct, seen = counts.cpu().numpy()
+        return *counts.cpu(), loss_sum.cpu()
+
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        """(accuracy, mean cross entropy) of each class since the last step, over all ranks; nan where unseen."""
+        correct, seen, loss_sum = (total.numpy() for total in self.totals())
         with np.errstate(invalid="ignore", divide="ignore"):
-            return correct / seen, loss_sum.cpu().double().numpy() / seen
+            return correct / seen, loss_sum.astype(np.float64) / seen
 
     def step(self, *, accuracy=None, loss=None) -> None:
         """Move the weights by the counted accuracies and losses, or by the ones given; then count anew."""
@@ -89,7 +101,8 @@ class Weighter(nn.Module):
         seen = ~np.isnan(v)
         if not seen.any():
             raise ClamkitError(
-                "step() has nothing to go by: call observe() on the training batches, or give accuracy=."
+                "step() has nothing to go by: no training batch was counted. Take the training loss from the weighter "
+                "(or from the loss of its callback), call observe(), or give accuracy=."
             )
         if not seen.all() and not self._warned:
             self._warned = True
@@ -115,13 +128,15 @@ class Weighter(nn.Module):
         """New distribution over the seen classes, which together hold `share` of all weight."""
         raise TypeError(f"{type(self).__name__} does not define update()")
 
-    def _check(self, logits: Tensor, y: Tensor) -> None:
+    def _checked(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The labels as int64: uint8 ones would be read as a mask."""
         check_labels(logits, y)
         if logits.shape[1] != self.num_classes:
             raise ClamkitError(
                 f"the model gives {logits.shape[1]} logits, the weights are for {self.num_classes} classes: "
                 "build both with the same number."
             )
+        return y.long()
 
     def _given(self, values, name: str, high: float) -> np.ndarray:
         values = torch.as_tensor(values).detach().cpu().double().numpy()

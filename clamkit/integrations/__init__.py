@@ -1,0 +1,42 @@
+"""CLAM inside other people's training loops: `huggingface` and `lightning`. Each needs its library, nothing else does.
+
+A plain PyTorch or timm loop needs neither: a weighter is a criterion, `loss = weighter(output, target)`.
+Import this before timm and transformers where torch is CPU-only and torchvision is not: it lets torchvision load.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from clamkit import _vision  # noqa: F401  before the libraries, which import torchvision too
+from clamkit.errors import ClamkitError
+from clamkit.weighters import Weighter
+
+COUNTS = ("correct", "seen", "loss_sum")
+
+
+def missing(library: str) -> ClamkitError:
+    return ClamkitError(f"{library} is not installed: `pip install 'clamkit[integrations]'` brings it.")
+
+
+def weighter_state(weighter: Weighter) -> dict[str, list | float]:
+    """Weights, counts and the rest as plain numbers for JSON, bit for bit; the counts are those of all ranks."""
+    state = weighter.state_dict() | dict(zip(COUNTS, weighter.totals(), strict=True))
+    return {name: tensor.tolist() for name, tensor in state.items()}
+
+
+def load_weighter_state(weighter: Weighter, state: dict[str, list | float]) -> None:
+    """Back from `weighter_state`, on any number of ranks: the first one takes the counts of all."""
+    own = weighter.state_dict()
+    try:
+        weighter.load_state_dict(
+            {name: torch.tensor(v, dtype=own[name].dtype if name in own else None) for name, v in state.items()}
+        )
+    except RuntimeError as error:
+        raise ClamkitError(
+            f"the class weights of the checkpoint are not those of this {type(weighter).__name__} for "
+            f"{weighter.num_classes} classes: build it with the settings of the first run ({error})."
+        ) from error
+    if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
+        weighter.forget()
