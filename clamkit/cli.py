@@ -299,11 +299,27 @@ def report_command(
     runs: RunsOption = None,
     out: Annotated[Path | None, typer.Option(help="where to write (default: figures/ in the project)")] = None,
     code: Annotated[bool, typer.Option("--code", help="show the notebooks' code too")] = False,
+    predictions: Annotated[
+        Path | None, typer.Option(help="diagnose any model instead: a CSV file with columns label and prediction")
+    ] = None,
+    augmented: Annotated[
+        Path | None, typer.Option(help="with --predictions: the same, of the model trained with augmentation")
+    ] = None,
+    html: Annotated[Path, typer.Option(help="with --predictions: the page to write")] = Path("diagnosis.html"),
 ) -> None:
     """Execute the analysis notebooks on finished runs: figures as PNG and PDF, and one page with all of them.
 
-    Example: clamkit report 20_fairness_tables --runs runs
+    With --predictions, a page on the classes of any model from anywhere.
+
+    Examples: clamkit report 20_fairness_tables --runs runs · clamkit report --predictions preds.csv
     """
+    if predictions:
+        from clamkit import diagnose
+
+        console.print(diagnose.report(predictions, augmented, html), markup=False)
+        return
+    if augmented:
+        raise ClamkitError("--augmented goes with --predictions: give the model without augmentation there.")
     from clamkit import report
 
     page = report.write(report.analysis_notebooks(notebooks or ()), runs, out, code=code)
