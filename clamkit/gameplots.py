@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from clamkit.drawings import COLOURS, styled
 from clamkit.game import Play
-from clamkit.plots import COLOURS, styled
 from clamkit.simplex import LowerBounded
 
 CORNERS = np.array([[0, 0], [1, 0], [0.5, np.sqrt(3) / 2]])  # of the triangle, one for each of three classes

@@ -23,7 +23,7 @@ FLOORS = {
     ),
     **dict.fromkeys(["train", "runs", "results", "config"], 2),
     **dict.fromkeys(
-        ["cli", "sweep", "plots", "gameplots", "report", "bench", "explore", "integrations", "__main__"], 3
+        ["cli", "sweep", "plots", "drawings", "gameplots", "report", "bench", "explore", "integrations", "__main__"], 3
     ),
 }
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
