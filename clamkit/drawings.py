@@ -40,12 +40,15 @@ WIDTH = 7.0  # inches, of figures as wide as the text
 
 
 def styled(draw):
-    """Draw in the kit's style without touching the caller's; a note where the data to draw has no rows."""
+    """Draw in the kit's style without touching the caller's; where there is nothing to draw, a note that says so."""
+
+    def nothing(value) -> bool:
+        return value is None or (isinstance(value, pd.DataFrame | list | dict) and not len(value))
 
     @wraps(draw)
     def wrapper(*args, **kwargs) -> Figure:
         with mpl.style.context(STYLE):
-            if args and isinstance(args[0], pd.DataFrame | list | dict) and not len(args[0]):
+            if any(map(nothing, args[:2])):
                 figure = plt.figure(figsize=(WIDTH, 0.6))
                 figure.text(0.5, 0.5, "no finished runs to draw yet", ha="center", va="center", color="#777777")
                 return figure
