@@ -27,7 +27,7 @@ COLOURS = {  # the paper's methods in Okabe and Ito's palette, told apart by col
     "tce": "#009e73",
     "ggf": "#cc79a7",
     "apstar": "#56b4e9",
-    "apstar_mmpf": "#9ad4f5",
+    "apstar_mmpf": "#332288",
     "maxmin": "#8c2d04",
     "clam": "#0072b2",
     "clam_kl": "#d55e00",
@@ -35,7 +35,7 @@ COLOURS = {  # the paper's methods in Okabe and Ito's palette, told apart by col
     "clam_ratio": "#1b7837",
     "clam_released": "#c51b7d",
 }
-MARKERS = dict(zip(COLOURS, "opPv*<>XsDh^d", strict=True))
+MARKERS = dict(zip(COLOURS, "o^vPX<>psDh*d", strict=True))
 WIDTH = 7.0  # inches, of figures as wide as the text
 
 

@@ -309,7 +309,9 @@ def ruling(table: pd.DataFrame, level: float = 0.05) -> str:
     """The claim that a is better than b in every metric of a `compare` table, in one line."""
     gain = table["mean_difference"].where(table.index.isin(HIGHER_IS_BETTER), -table["mean_difference"])
     sure, pairs = table["p_holm"] <= level, int(table["n"].max())
-    toward = f"{int((gain > 0).sum())} of {len(table)} metrics point that way over {pairs} pairs"
+    if not pairs:
+        return table["verdict"].iloc[0]
+    toward = f"{int((gain > 0).sum())} of {len(table)} metrics point that way over {pairs} pair{'s' * (pairs > 1)}"
     if (sure & (gain > 0)).all():
         return f"holds: {toward}, all significant"
     if (sure & (gain < 0)).any():

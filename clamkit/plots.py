@@ -24,7 +24,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from clamkit.drawings import COLOURS, MARKERS, WIDTH, label, styled
 from clamkit.drawings import STYLE as STYLE  # these five are here for those who look for them here
@@ -45,7 +45,7 @@ TITLES = {  # of metrics, with the direction that is better
     "worst": "worst 10 % ↑",
     "best": "best 10 % ↑",
 }
-PERCENT = PercentFormatter(1, decimals=0)
+PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}%".replace("-", "−"))
 
 
 def _lines(frame: pd.DataFrame, x: str, y: str, axis: Axes, **options) -> None:
@@ -255,7 +255,7 @@ def over_tau(frame: pd.DataFrame, printed: pd.DataFrame) -> Figure:
     for (above, below), (metric, name) in zip(axes.T, metrics.items(), strict=True):
         _lines(ours, "tau", metric, above)
         for (dataset, rows), line in zip(paper[paper["metric"] == name].groupby("dataset"), ("-", "--"), strict=False):
-            below.plot(rows["tau"], rows["value"], line, marker="o", color="#555555", label=dataset)
+            below.plot(rows["tau"], rows["value"], line, marker="o", color="#555555", label=f"paper, {dataset}")
         above.set_title(TITLES[metric])
         below.set_xlabel("τ")
         for axis in (above, below):
@@ -294,9 +294,16 @@ def weight_moves(moves: pd.DataFrame) -> Figure:
     panels = moves["panel"].unique()
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.8), sharey=True, squeeze=False)
     for axis, panel in zip(axes[0], panels, strict=True):
-        _lines(moves[moves["panel"] == panel], "epoch", "move", axis, markevery=max(1, moves["epoch"].nunique() // 5))
+        _lines(
+            moves[moves["panel"] == panel],
+            "epoch",
+            "move",
+            axis,
+            errorbar=None,
+            markevery=max(1, moves["epoch"].nunique() // 5),
+        )
         _whole_epochs(axis, str(panel))
-    axes[0, 0].set_ylabel("mean |Δw| of a class")
+    axes[0, 0].set(yscale="log", ylabel="mean change of a class")
     _legend(figure, moves["method"])
     return figure
 
@@ -319,7 +326,9 @@ def shot_groups(groups: pd.DataFrame) -> Figure:
             rows, x="shots", y="test_accuracy", hue="method", ax=axis, legend=False, dodge=0.5, linestyle="none",
             errorbar="sd", err_kws={"lw": 1}, ms=5, **look,
         )  # fmt: skip
-        axis.set(title=f"crop ≥ {strength:g}", xlabel="training images of a class", ylabel="")
+        axis.set(
+            title=f"crop ≥ {strength:g}" if strength < 1 else "no crop", xlabel="training images of a class", ylabel=""
+        )
         axis.yaxis.set_major_formatter(PERCENT)
     axes[0, 0].set_ylabel("test accuracy")
     _legend(figure, groups["method"])
@@ -333,13 +342,14 @@ def real_labels(accuracy: pd.DataFrame) -> Figure:
     accuracy: columns original, real and model, a row for each class.
     """
     models = accuracy["model"].unique()
-    figure, axes = plt.subplots(1, len(models), figsize=(3.5 * len(models), 3.3), sharey=True, squeeze=False)
+    width = min(3.5 * len(models), WIDTH)
+    figure, axes = plt.subplots(1, len(models), figsize=(width, 0.6 + width / len(models)), sharey=True, squeeze=False)
+    low = max(0, accuracy[["original", "real"]].min().min() - 0.05)
     for axis, model in zip(axes[0], models, strict=True):
         rows = accuracy[accuracy["model"] == model]
         axis.plot([0, 1], [0, 1], color="#999999", lw=0.8, zorder=1)
         look = {"s": 22, "alpha": 0.9} if len(rows) <= 30 else {"s": 7, "alpha": 0.4}
         axis.scatter(rows["original"], rows["real"], color=COLOURS["clam"], **look)
-        low = max(0, rows[["original", "real"]].min().min() - 0.05)
         axis.set(title=model, xlabel="by the original label", xlim=(low, 1.02), ylim=(low, 1.02), aspect="equal")
         axis.xaxis.set_major_formatter(PERCENT)
         axis.yaxis.set_major_formatter(PERCENT)
