@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from clamkit.drawings import COLOURS, styled
 from clamkit.game import Play
-from clamkit.plots import COLOURS, styled
 from clamkit.simplex import LowerBounded
 
 CORNERS = np.array([[0, 0], [1, 0], [0.5, np.sqrt(3) / 2]])  # of the triangle, one for each of three classes
@@ -78,10 +78,16 @@ def flow(
             ends.append(S.project(x / x.sum(), projection))
         steps = (np.array(ends) - starts) @ CORNERS
         axis.quiver(
-            *(np.array(starts) @ CORNERS).T, *steps.T, angles="xy", scale_units="xy", scale=1 / ENLARGED, width=0.006
+            *(np.array(starts) @ CORNERS).T,
+            *steps.T,
+            angles="xy",
+            scale_units="xy",
+            scale=1 / ENLARGED,
+            width=0.006,
+            color="#777777",
         )
         path = play(answer, S, tau, projection, 60).weights @ CORNERS
-        axis.plot(*path.T, "-o", ms=2.5, lw=1, color=MAPS[projection][0])
+        axis.plot(*path.T, "-o", ms=1.2, lw=0.8, color=MAPS[projection][0])
         axis.set_title(f"{projection} projection, τ = {tau:g}")
     return figure
 

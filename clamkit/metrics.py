@@ -15,6 +15,8 @@ from clamkit.errors import ClamkitError, unknown
 
 TAIL = 0.10  # the paper's "worst 10 % of the classes"
 METRICS = ("average", "std", "cov", "range", "decile_range", "worst", "best")  # what `fairness` gives
+HIGHER_IS_BETTER = ("average", "worst", "best")  # of the others, lower
+SHOTS = (20, 100)  # a class has few training images below the first, many above the second
 PAIR = ("crop_lower_bound", "seed")  # two runs that share these are compared with each other
 TIE = 1e-9  # weights (mean 1) and accuracies nearer than this are equal: rounding errors make no order
 DIGITS = 12  # differences are rounded here, so that 0.3 − 0.2 and 0.2 − 0.1 have one rank
@@ -127,6 +129,20 @@ def _fairness(acc: np.ndarray, tail: float) -> dict[str, np.ndarray]:
     with np.errstate(invalid="ignore"):  # nothing right in any class: 0 / 0 is nan
         cov = std / average
     return dict(zip(METRICS, (average, std, cov, acc[..., -1] - acc[..., 0], best - worst, worst, best), strict=True))
+
+
+def shot_groups(sizes, bounds: tuple[int, int] = SHOTS) -> pd.Categorical:
+    """Which classes have many, a medium number of, or few training images; the usual split of long-tailed data.
+
+    sizes: training images of each class. Default bounds: many > 100, medium 20 to 100, few < 20.
+    """
+    sizes, (few, many) = np.asarray(sizes), bounds
+    if sizes.ndim != 1 or not sizes.size or not (sizes >= 0).all():
+        raise ClamkitError("sizes must be the number of training images of each class, 0 or more, in a vector.")
+    if not 0 < few <= many:
+        raise ClamkitError(f"bounds={bounds}: the bound of few must be above 0 and not above that of many.")
+    names = np.select([sizes > many, sizes >= few], ["many", "medium"], "few")
+    return pd.Categorical(names, ["many", "medium", "few"], ordered=True)
 
 
 def range_difference(with_aug, without_aug, *, kind: str = "decile_range", tail: float = TAIL) -> pd.Series:
@@ -271,6 +287,38 @@ def compare(
         for d, row in zip(moved, table.itertuples(), strict=True)
     ]
     return table
+
+
+def judge(frame: pd.DataFrame, of, against, metrics, *, by: str = "method", on=("strength", "seed"), names=None):
+    """`compare` two values of a column of runs.as_frame over those settings that both have.
+
+    Where they share none, the same table with n = 0 and a verdict that says so.
+    """
+    metrics, on, names = list(metrics), list(on), names or (str(of), str(against))
+    a, b = (frame[frame[by] == value].set_index(on)[metrics] for value in (of, against))
+    shared = a.index.intersection(b.index)
+    if shared.empty:
+        columns = ["mean_difference", "ci_low", "ci_high", "p", "p_holm", "effect"]
+        table = pd.DataFrame(np.nan, index=pd.Index(metrics, name="metric"), columns=columns)
+        table.insert(0, "n", 0)
+        return table.assign(verdict=f"not decidable yet: no setting has finished under both {names[0]} and {names[1]}")
+    return compare(a.loc[shared].reset_index(), b.loc[shared].reset_index(), metrics=metrics, on=on, names=names)
+
+
+def ruling(table: pd.DataFrame, level: float = 0.05) -> str:
+    """The claim that a is better than b in every metric of a `compare` table, in one line."""
+    gain = table["mean_difference"].where(table.index.isin(HIGHER_IS_BETTER), -table["mean_difference"])
+    sure, pairs = table["p_holm"] <= level, int(table["n"].max())
+    if not pairs:
+        return table["verdict"].iloc[0]
+    toward = f"{int((gain > 0).sum())} of {len(table)} metrics point that way over {pairs} pair{'s' * (pairs > 1)}"
+    if (sure & (gain > 0)).all():
+        return f"holds: {toward}, all significant"
+    if (sure & (gain < 0)).any():
+        return f"contradicted: significantly worse in {', '.join(table.index[sure & (gain < 0)])}"
+    if len(table) * 2.0 ** (1 - pairs) > level:
+        return f"not decidable yet: {toward}, too few to tell"
+    return f"not shown: {toward}, {int((sure & (gain > 0)).sum())} significant"
 
 
 def _verdict(pairs: int, smallest: float, p: float, effect: float, names: tuple[str, str], level: float) -> str:

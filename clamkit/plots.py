@@ -1,97 +1,86 @@
-"""One function for each figure, each returning a matplotlib Figure. One style, and one colour for each method."""
+"""One function for each figure, each returning a matplotlib Figure. One style, and one colour for each method.
+
+The paper's figures and the functions that draw them:
+
+1, 2  the game, and the loop of an epoch                      game_picture
+3     std and COV over training (appendix: five datasets)     fairness_training
+4     weights, accuracies, gap to Normal (appendix: 2×2)      weight_evolution
+5     CLAM beside APStar (appendix)                           weights_and_accuracies, weight_moves
+6-10  x-th worst class (appendix: five datasets)              worst_class_curves
+
+Its tables as figures: fairness_over_strength and differences (tables 1 to 4, colour jitter), over_tau (step size),
+shot_groups (iNaturalist), real_labels (ReaL). Widths are for a text 6.5 inches wide, where labels keep 8 points.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import wraps
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from itertools import cycle
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from clamkit import paths
-from clamkit.augment import ColourJitter, RandomResizedCrop
-from clamkit.data import Dataset
+from clamkit.drawings import COLOURS, MARKERS, WIDTH, label, styled
+from clamkit.drawings import STYLE as STYLE  # these five are here for those who look for them here
+from clamkit.drawings import augmented_images as augmented_images
+from clamkit.drawings import game_picture as game_picture
+from clamkit.drawings import sample_images as sample_images
+from clamkit.drawings import save as save
 from clamkit.errors import ClamkitError
-from clamkit.methods import METHODS
 from clamkit.runs import Run
-from clamkit.simplex import LowerBounded, multiplicative_weights
 
-STYLE = Path(__file__).with_name("clamkit.mplstyle")
-COLOURS = {  # the paper's methods in Okabe and Ito's palette, told apart by colour-blind readers; kin get a shade
-    "normal": "#4d4d4d",
-    "focal": "#e69f00",
-    "pw": "#b8860b",
-    "tce": "#009e73",
-    "ggf": "#cc79a7",
-    "apstar": "#56b4e9",
-    "apstar_mmpf": "#9ad4f5",
-    "maxmin": "#8c2d04",
-    "clam": "#0072b2",
-    "clam_kl": "#d55e00",
-    "clam_clip": "#5e3c99",
-    "clam_ratio": "#1b7837",
-    "clam_released": "#c51b7d",
-}
-MARKERS = dict(zip(COLOURS, "ox+vP<>XsDh^d", strict=True))
 STRENGTH_NAMES = {"crop": "crop lower bound", "jitter": "jitter strength"}
-PERCENT = PercentFormatter(1, decimals=0)
+TITLES = {  # of metrics, with the direction that is better
+    "average": "average ↑",
+    "std": "std ↓",
+    "cov": "COV ↓",
+    "range": "range ↓",
+    "decile_range": "decile range ↓",
+    "worst": "worst 10 % ↑",
+    "best": "best 10 % ↑",
+}
+PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}%".replace("-", "−"))
 
 
-def styled(draw):
-    """Draw in the kit's style without touching the caller's."""
+def _lines(frame: pd.DataFrame, x: str, y: str, axis: Axes, **options) -> None:
+    """y against x, a line for each method: the mean, and a band of one standard deviation where there are several."""
+    import seaborn as sns  # two seconds that training notebooks need not wait
 
-    @wraps(draw)
-    def wrapper(*args, **kwargs) -> Figure:
-        with mpl.style.context(STYLE):
-            return draw(*args, **kwargs)
-
-    return wrapper
-
-
-def save(figure: Figure, name: str, folder: Path | None = None) -> Path:
-    """Write figures/<name>.png and return its path."""
-    folder = folder or paths.figures()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.png"
-    with mpl.style.context(STYLE):
-        figure.savefig(path, metadata={"Software": None})
-    return path
+    look = {"hue": "method", "palette": COLOURS, "style": "method", "markers": MARKERS, "dashes": False}
+    options = {"errorbar": "sd", "err_kws": {"alpha": 0.12, "lw": 0}, "mec": "none"} | options
+    sns.lineplot(frame, x=x, y=y, ax=axis, legend=False, **look, **options)
+    axis.set_ylabel("")
 
 
-def label(method: str) -> str:
-    return METHODS[method].label
+def _legend(figure: Figure, methods: Iterable[str], loc: str = "outside upper center", ncols: int = 6) -> None:
+    methods = list(dict.fromkeys(methods))
+    handles = [Line2D([], [], color=COLOURS[m], marker=MARKERS[m], mec="none", label=label(m)) for m in methods]
+    figure.legend(handles=handles, loc=loc, ncols=min(ncols, len(methods)))
+
+
+def _whole_epochs(axis: Axes, title: str, **options) -> None:
+    axis.set(title=title, xlabel="epoch", **options)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 @styled
 def fairness_over_strength(frame: pd.DataFrame) -> Figure:
     """Average, spread and worst classes against the strength of augmentation: a line a method, a band over seeds."""
     kind = frame["augmentation"].iloc[0]
-    panels = {
-        "average": "average accuracy ↑",
-        "std": "std over classes ↓",
-        "range": "range, best − worst class ↓",
-        "worst": "worst 10 % of classes ↑",
-    }
-    figure, axes = plt.subplots(1, len(panels), figsize=(10, 2.7))
-    for axis, (metric, title) in zip(axes, panels.items(), strict=True):
-        for method, rows in frame.groupby("method", sort=False):
-            by_strength = rows.groupby("strength")[metric]
-            mean = by_strength.mean()
-            axis.plot(mean.index, mean, color=COLOURS[method], marker=MARKERS[method], label=label(method))
-            if rows["seed"].nunique() > 1:
-                spread = by_strength.std()
-                axis.fill_between(mean.index, mean - spread, mean + spread, color=COLOURS[method], alpha=0.15, lw=0)
-        axis.set(title=title, xlabel=STRENGTH_NAMES[kind], xticks=sorted(frame["strength"].unique()))
-        if kind == "crop":
-            axis.invert_xaxis()  # stronger augmentation to the right
+    figure, axes = plt.subplots(2, 2, figsize=(WIDTH, 4.6), sharex=True)
+    for axis, metric in zip(axes.flat, ("average", "std", "range", "worst"), strict=True):
+        _lines(frame, "strength", metric, axis)
+        axis.set(title=TITLES[metric], xlabel=STRENGTH_NAMES[kind], xticks=sorted(frame["strength"].unique()))
         axis.yaxis.set_major_formatter(PERCENT)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))
+    if kind == "crop":
+        axes[0, 0].invert_xaxis()  # stronger augmentation to the right
+    _legend(figure, frame["method"])
     return figure
 
 
@@ -126,7 +115,7 @@ def weight_evolution(run: Run, baseline: Run, classes: Sequence[str] | None = No
     classes = list(classes) if classes is not None else [*ranked[:3], *ranked[-2:]]
     weights, accuracy = run.wide("weight"), run.wide("test_accuracy")
     gap = accuracy - baseline.wide("test_accuracy")
-    figure, axes = plt.subplots(2, 2, figsize=(8.6, 5.2))
+    figure, axes = plt.subplots(2, 2, figsize=(WIDTH, 4.6))
     name = label(run.config.method)
     panels = [
         (axes[0, 0], weights, f"{name}: class weights (mean 1)"),
@@ -136,8 +125,7 @@ def weight_evolution(run: Run, baseline: Run, classes: Sequence[str] | None = No
     for axis, frame, title in panels:
         for chosen in classes:
             axis.plot(frame.index, frame[chosen], label=chosen)
-        axis.set(title=title, xlabel="epoch")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _whole_epochs(axis, title)
         if frame is not weights:
             axis.yaxis.set_major_formatter(PERCENT)
     axes[0, 0].axhline(1, color="#999999", lw=0.8, ls=":")
@@ -156,7 +144,7 @@ def weight_evolution(run: Run, baseline: Run, classes: Sequence[str] | None = No
 @styled
 def training_curves(run: Run) -> Figure:
     """Weights, training and test accuracy of every class over the epochs; at most ten classes are named."""
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3.0))
+    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.0))
     worst_first = run.test_accuracy.sort_values().index
     columns = {"weight": "class weight", "train_accuracy": "training accuracy", "test_accuracy": "test accuracy"}
     for axis, (column, title) in zip(axes, columns.items(), strict=True):
@@ -167,122 +155,29 @@ def training_curves(run: Run) -> Figure:
         else:
             axis.plot(frame.index, frame, color="#999999", lw=0.5, alpha=0.5)
             axis.plot(frame.index, frame.mean(axis=1), color="#000000", label="mean")
-            axis.plot(frame.index, frame[worst_first[0]], color=COLOURS["clam_kl"], label=worst_first[0])
-        axis.set(title=title, xlabel="epoch")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.plot(
+                frame.index, frame[worst_first[0]], color=COLOURS["clam_kl"], label=f"{worst_first[0]}, the worst"
+            )
+        _whole_epochs(axis, title)
         if column != "weight":
             axis.yaxis.set_major_formatter(PERCENT)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", title="worst class first")
+    title = "worst class first" if frame.shape[1] <= 10 else None
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, title=title)
     return figure
-
-
-@styled
-def sample_images(dataset: Dataset, *, per_class: int = 8, most: int = 10) -> Figure:
-    """The first training images of the first classes, a row for each class."""
-    rows = min(most, dataset.num_classes)
-    images = torch.stack([dataset.x_train[dataset.y_train == row][:per_class] for row in range(rows)])
-    return _image_grid(images, dataset.class_names[:rows])
-
-
-@styled
-def augmented_images(
-    dataset: Dataset,
-    strengths: Sequence[float] = (1.0, 0.6, 0.3),
-    *,
-    augmentation: str = "crop",
-    label: int = 6,
-    seed: int = 0,
-) -> Figure:
-    """The same images of one class under ever stronger augmentation, a row for each strength."""
-    transform = {"crop": RandomResizedCrop, "jitter": ColourJitter}[augmentation]
-    none = {"crop": 1.0, "jitter": 0.0}[augmentation]
-    chosen = dataset.x_train[dataset.y_train == label][:8]
-    rows = [transform(strength)(chosen, torch.Generator().manual_seed(seed)) for strength in strengths]
-    sign = {"crop": "≥ ", "jitter": "±"}[augmentation]
-    names = [
-        f"{augmentation} {sign}{strength:g}" if strength != none else f"no {augmentation}" for strength in strengths
-    ]
-    return _image_grid(torch.stack(rows).round().clamp(0, 255).byte(), names)
-
-
-def _image_grid(images: torch.Tensor, names: Sequence[str]) -> Figure:
-    """images [rows, columns, C, H, W] uint8 as one picture with a name beside each row."""
-    rows, columns, channels, height, width = images.shape
-    sheet = images.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels).numpy()
-    figure, axis = plt.subplots(figsize=(0.62 * columns + 1.2, 0.62 * rows))
-    axis.imshow(sheet.squeeze(-1) if channels == 1 else sheet, interpolation="nearest", aspect="equal")
-    axis.set(yticks=height * (np.arange(rows) + 0.5), xticks=[])
-    axis.set_yticklabels(names)
-    axis.tick_params(length=0)
-    axis.grid(False)
-    axis.spines[:].set_visible(False)
-    return figure
-
-
-@styled
-def game_picture(v: Sequence[float] = (0.55, 0.8, 0.95), *, tau: float = 1.0, rounds: int = 12) -> Figure:
-    """The game in one picture: who does what in an epoch, and where the weights of three classes go."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.6), width_ratios=[1.25, 1])
-    _draw_players(left)
-    _draw_triangle(right, np.asarray(v, float), tau, rounds)
-    return figure
-
-
-def _draw_players(axis) -> None:
-    axis.set(xlim=(0, 10), ylim=(0, 7))
-    axis.axis("off")
-    box = {"boxstyle": "round,pad=0.7", "lw": 1.5}
-    texts = [
-        (5, 5.9, "max player: the network θ\nraises  $\\sum_i w_i\\, v_i(\\theta)$  for one epoch", COLOURS["normal"]),
-        (5, 1.1, "min player: the class weights w\n$w \\leftarrow \\pi\\,(w\\, e^{-\\tau v} / Z)$", COLOURS["clam"]),
-    ]
-    for x, y, text, colour in texts:
-        axis.text(x, y, text, ha="center", va="center", bbox=box | {"fc": "white", "ec": colour}, fontsize=10)
-    for start, end, x, text, side in (
-        ((7.4, 4.7), (7.4, 2.2), 7.7, "accuracy $v_i$\nof each class", "left"),
-        ((2.6, 2.2), (2.6, 4.7), 2.3, "weight $w_i$\nof each class", "right"),
-    ):
-        axis.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "lw": 1.8, "color": "#555555"})
-        axis.text(x, 3.45, text, ha=side, va="center", color="#333333")
-
-
-def _draw_triangle(axis, v: np.ndarray, tau: float, rounds: int) -> None:
-    corners = np.array([[0, 0], [1, 0], [0.5, np.sqrt(3) / 2]])
-    allowed = LowerBounded(3, 1 / 6)
-    path = [np.full(3, 1 / 3)]
-    for _ in range(rounds):
-        path.append(allowed.project(multiplicative_weights(path[-1], v, tau)))
-    points = np.array(path) @ corners
-    inner = np.array([allowed.argmin(-row) for row in np.eye(3)]) @ corners
-    axis.fill(*corners.T, fc="#f5f5f5", ec="#555555", lw=1.2)
-    axis.fill(*inner.T, fc="#d6e8f5", ec=COLOURS["clam"], lw=1.2)
-    axis.plot(*points.T, "-o", color=COLOURS["clam_kl"], ms=4, lw=1.2)
-    axis.annotate("start: equal weights", points[0], (0.62, 0.66), arrowprops={"arrowstyle": "-", "color": "#777777"})
-    places = [((-0.02, -0.03), "right", "top"), ((1.02, -0.03), "left", "top"), ((0.5, 0.89), "center", "bottom")]
-    for i, (place, side, height) in enumerate(places):
-        axis.text(*place, f"all on class {i + 1}\n$v_{i + 1}$ = {v[i]:g}", ha=side, va=height)
-    axis.text(
-        *(inner.mean(axis=0) - [0, 0.17]), "$\\Delta^c$: each weight ≥ 1/(2n)", ha="center", color=COLOURS["clam"]
-    )
-    axis.set(xlim=(-0.35, 1.35), ylim=(-0.2, 1.05), aspect="equal")
-    axis.axis("off")
 
 
 @styled
 def fairness_training(history: pd.DataFrame) -> Figure:
     """std and COV of the test accuracies over the epochs, averaged over runs: the paper's figure 3."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3))
+    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.4))
     keys = ["method", "strength", "seed", "epoch"]
     spread = history.groupby(keys, sort=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
     spread["cov"] = spread["std"] / spread["mean"]
-    for axis, (column, title) in zip(axes, {"std": "std over classes ↓", "cov": "COV ↓"}.items(), strict=True):
-        for method, rows in spread.groupby("method", sort=False):
-            mean = rows.groupby("epoch")[column].mean()
-            axis.plot(mean.index, mean, color=COLOURS[method], label=label(method))
-        axis.set(title=title, xlabel="epoch")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axis, metric in zip(axes, ("std", "cov"), strict=True):
+        _lines(spread, "epoch", metric, axis, errorbar=None, markevery=3)
+        _whole_epochs(axis, TITLES[metric])
     axes[0].yaxis.set_major_formatter(PERCENT)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    _legend(figure, spread["method"], ncols=5)
     return figure
 
 
@@ -296,13 +191,11 @@ def worst_class_curves(classes: pd.DataFrame, most: int = 10) -> Figure:
     ranked = classes.assign(
         rank=classes.groupby(["method", "strength", "seed"])["test_accuracy"].rank(method="first").astype(int)
     )
-    for method, rows in ranked[ranked["rank"] <= most].groupby("method", sort=False):
-        mean = rows.groupby("rank")["test_accuracy"].mean()
-        axis.plot(mean.index, mean, color=COLOURS[method], marker=MARKERS[method], label=label(method))
+    _lines(ranked[ranked["rank"] <= most], "rank", "test_accuracy", axis, errorbar=None)
     axis.set(xlabel="x-th worst class", ylabel="test accuracy", title="The worst classes of each method")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.yaxis.set_major_formatter(PERCENT)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside right center")
+    _legend(figure, ranked["method"], "outside right center", ncols=1)
     return figure
 
 
@@ -312,19 +205,19 @@ def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: st
 
     classes: columns method, strength, seed, class_name and test_accuracy.
     """
-    figure, axes = plt.subplots(1, len(methods), figsize=(4.2 * len(methods), 3.4), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(1, len(methods), figsize=(WIDTH, 3.6), sharey=True, squeeze=False)
     for axis, method in zip(axes[0], methods, strict=True):
         table = classes[classes["method"] == method].pivot_table(
             index="strength", columns="class_name", values="test_accuracy", sort=False
         )
-        for name in table:
-            axis.plot(table.index.sort_values(), table[name].sort_index(), marker="o", ms=3, label=name)
+        for marker, name in zip(cycle(MARKERS.values()), table.columns):
+            axis.plot(table.index.sort_values(), table[name].sort_index(), marker=marker, mec="none", label=name)
         axis.set(title=label(method), xlabel=STRENGTH_NAMES[augmentation])
         axis.yaxis.set_major_formatter(PERCENT)
         if augmentation == "crop":
             axis.invert_xaxis()
     axes[0, 0].set_ylabel("test accuracy")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
     return figure
 
 
@@ -332,17 +225,133 @@ def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: st
 def differences(tables: dict[str, pd.DataFrame], title: str) -> Figure:
     """Mean difference and its interval for each metric (a panel) and method (a row), from `metrics.compare`."""
     metrics = next(iter(tables.values())).index
-    figure, axes = plt.subplots(
-        1, len(metrics), figsize=(2.3 * len(metrics), 0.9 + 0.3 * len(tables)), sharey=True, squeeze=False
-    )
+    figure, axes = plt.subplots(1, len(metrics), figsize=(WIDTH, 0.9 + 0.27 * len(tables)), sharey=True, squeeze=False)
     y = np.arange(len(tables))[::-1]
     for axis, metric in zip(axes[0], metrics, strict=True):
         for height, (method, table) in zip(y, tables.items(), strict=True):
             row = table.loc[metric]
             axis.plot([100 * row["ci_low"], 100 * row["ci_high"]], [height, height], color=COLOURS[method], lw=2)
-            axis.plot(100 * row["mean_difference"], height, MARKERS[method], color=COLOURS[method])
+            axis.plot(100 * row["mean_difference"], height, MARKERS[method], color=COLOURS[method], ms=6)
         axis.axvline(0, color="#555555", lw=0.8)
-        axis.set(title=metric.replace("_", " "), yticks=y)
+        axis.set(title=TITLES.get(metric, metric), yticks=y)
     axes[0, 0].set_yticklabels([label(method) for method in tables])
     figure.supxlabel(title, fontsize=9)
+    return figure
+
+
+@styled
+def over_tau(frame: pd.DataFrame, printed: pd.DataFrame) -> Figure:
+    """Metrics against the step size τ: ours above, a line for each method; below what the paper prints.
+
+    frame    as `runs.as_frame` gives it
+    printed  the τ table of `paper.results()`
+    """
+    metrics = {"average": "average", "std": "std", "decile_range": "range", "worst": "worst"}  # ours: the paper's name
+    figure, axes = plt.subplots(2, len(metrics), figsize=(WIDTH, 4.4), sharex=True)
+    order = [f"{tau:g}" for tau in sorted(frame["tau"].unique())]
+    ours = frame.assign(tau=pd.Categorical(frame["tau"].map("{:g}".format), order))
+    paper = printed.assign(tau=printed["method"].str.removeprefix("tau=").astype(float).map("{:g}".format))
+    paper["value"] /= 100
+    for (above, below), (metric, name) in zip(axes.T, metrics.items(), strict=True):
+        _lines(ours, "tau", metric, above)
+        for (dataset, rows), line in zip(paper[paper["metric"] == name].groupby("dataset"), ("-", "--"), strict=False):
+            below.plot(rows["tau"], rows["value"], line, marker="o", color="#555555", label=f"paper, {dataset}")
+        above.set_title(TITLES[metric])
+        below.set_xlabel("τ")
+        for axis in (above, below):
+            axis.yaxis.set_major_formatter(PERCENT)
+    axes[0, 0].set_ylabel("our runs")
+    axes[1, 0].set_ylabel("the paper's table")
+    _legend(figure, frame["method"])
+    figure.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+@styled
+def weights_and_accuracies(runs: Sequence[Run]) -> Figure:
+    """The paper's comparison with APStar: weights and test accuracies of all classes over the epochs, side by side."""
+    figure, axes = plt.subplots(2, len(runs), figsize=(WIDTH, 4.4), sharex=True, sharey="row", squeeze=False)
+    for (above, below), run in zip(axes.T, runs, strict=True):
+        for axis, column in ((above, "weight"), (below, "test_accuracy")):
+            axis.plot(run.wide(column), lw=1.2)
+        above.set_title(label(run.config.method))
+        below.set_xlabel("epoch")
+        below.xaxis.set_major_locator(MaxNLocator(integer=True))
+        below.yaxis.set_major_formatter(PERCENT)
+    axes[0, 0].set_ylabel("class weight (mean 1)")
+    axes[1, 0].set_ylabel("test accuracy")
+    if len(runs[0].class_names) <= 10:
+        figure.legend(axes[0, 0].lines, runs[0].class_names, loc="outside lower center", ncols=5)
+    return figure
+
+
+@styled
+def weight_moves(moves: pd.DataFrame) -> Figure:
+    """How far the class weights move from one epoch to the next, a panel for each value of `panel`.
+
+    moves: columns panel, method, epoch and move (mean over classes of |Δw|, for weights with mean 1).
+    """
+    panels = moves["panel"].unique()
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.8), sharey=True, squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        _lines(
+            moves[moves["panel"] == panel],
+            "epoch",
+            "move",
+            axis,
+            errorbar=None,
+            markevery=max(1, moves["epoch"].nunique() // 5),
+        )
+        _whole_epochs(axis, str(panel))
+    axes[0, 0].set(yscale="log", ylabel="mean change of a class")
+    _legend(figure, moves["method"])
+    return figure
+
+
+@styled
+def shot_groups(groups: pd.DataFrame) -> Figure:
+    """Test accuracy by size of the class, a panel for each strength of the crop, a mark for each method.
+
+    groups: columns method, strength, seed, shots (ordered) and test_accuracy, one row for each run and group.
+    """
+    import seaborn as sns
+
+    strengths = sorted(groups["strength"].unique(), reverse=True)
+    figure, axes = plt.subplots(1, len(strengths), figsize=(WIDTH, 3.0), sharey=True, squeeze=False)
+    for axis, strength in zip(axes[0], strengths, strict=True):
+        methods = list(groups["method"].unique())
+        look = {"palette": COLOURS, "hue_order": methods, "markers": [MARKERS[m] for m in methods]}
+        rows = groups[groups["strength"] == strength]
+        sns.pointplot(
+            rows, x="shots", y="test_accuracy", hue="method", ax=axis, legend=False, dodge=0.5, linestyle="none",
+            errorbar="sd", err_kws={"lw": 1}, ms=5, **look,
+        )  # fmt: skip
+        axis.set(
+            title=f"crop ≥ {strength:g}" if strength < 1 else "no crop", xlabel="training images of a class", ylabel=""
+        )
+        axis.yaxis.set_major_formatter(PERCENT)
+    axes[0, 0].set_ylabel("test accuracy")
+    _legend(figure, groups["method"])
+    return figure
+
+
+@styled
+def real_labels(accuracy: pd.DataFrame) -> Figure:
+    """Accuracy of each class by its original label (across) and by ReaL labels (up), a panel for each model.
+
+    accuracy: columns original, real and model, a row for each class.
+    """
+    models = accuracy["model"].unique()
+    width = min(3.5 * len(models), WIDTH)
+    figure, axes = plt.subplots(1, len(models), figsize=(width, 0.6 + width / len(models)), sharey=True, squeeze=False)
+    low = max(0, accuracy[["original", "real"]].min().min() - 0.05)
+    for axis, model in zip(axes[0], models, strict=True):
+        rows = accuracy[accuracy["model"] == model]
+        axis.plot([0, 1], [0, 1], color="#999999", lw=0.8, zorder=1)
+        look = {"s": 22, "alpha": 0.9} if len(rows) <= 30 else {"s": 7, "alpha": 0.4}
+        axis.scatter(rows["original"], rows["real"], color=COLOURS["clam"], **look)
+        axis.set(title=model, xlabel="by the original label", xlim=(low, 1.02), ylim=(low, 1.02), aspect="equal")
+        axis.xaxis.set_major_formatter(PERCENT)
+        axis.yaxis.set_major_formatter(PERCENT)
+    axes[0, 0].set_ylabel("accuracy by ReaL labels")
     return figure

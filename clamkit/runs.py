@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from clamkit import paths
 from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
-from clamkit.metrics import class_accuracy
+from clamkit.metrics import METRICS, class_accuracy
 
 log = logging.getLogger("clamkit")
 
@@ -256,12 +256,12 @@ class RunStore:
 
 def as_frame(runs: Iterable[Run]) -> pd.DataFrame:
     """One row for each run: the config's fields, `strength` of its augmentation, the final metrics, the folder."""
-    rows = []
+    rows, columns = [], [*RunConfig.model_fields, *METRICS, "strength", "folder"]
     for run in runs:
         metrics = {k: v for k, v in run.summary.items() if not isinstance(v, dict | list)}
         extra = {"strength": run.config.strength, "folder": str(run.folder)}
         rows.append(run.config.model_dump() | metrics | extra)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns).astype(dict.fromkeys(METRICS, float))
 
 
 def all_epochs(runs: Iterable[Run]) -> pd.DataFrame:
@@ -272,7 +272,8 @@ def all_epochs(runs: Iterable[Run]) -> pd.DataFrame:
         for place, name in enumerate(("method", "strength", "seed")):
             part.insert(place, name, getattr(run.config, name))
         parts.append(part)
-    return pd.concat(parts, ignore_index=True)
+    columns = ["method", "strength", "seed", "epoch", "class", *COLUMNS]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
 def final_classes(runs: Iterable[Run]) -> pd.DataFrame:
@@ -283,7 +284,8 @@ def final_classes(runs: Iterable[Run]) -> pd.DataFrame:
         named = last.assign(class_name=[run.class_names[i] for i in last["class"]])
         named["test_accuracy"] = run.test_accuracy.to_numpy()
         parts.append(named.assign(method=run.config.method, strength=run.config.strength, seed=run.config.seed))
-    return pd.concat(parts, ignore_index=True)
+    columns = ["method", "strength", "seed", "epoch", "class", "class_name", *COLUMNS]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
 def even(runs: Iterable[Run]) -> list[Run]:

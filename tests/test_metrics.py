@@ -23,6 +23,7 @@ from clamkit.errors import ClamkitError
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("CLAMKIT_SHARED") or ROOT.parent / "shared")
 IMAGENET_VAL = SHARED / "data" / "imagenet_val"
+INAT_SIZES = SHARED / "data" / "inat18" / "img_num_per_cls.txt"
 
 fixed = settings(derandomize=True, deadline=None, max_examples=50)
 accuracy_vectors = arrays(np.float64, st.integers(2, 40), elements=st.floats(0, 1))
@@ -464,6 +465,77 @@ def test_a_real_resnet50_on_imagenet():
     assert 100 * np.average(per_class, weights=images) == pytest.approx(81.98, abs=0.005)
     with pytest.raises(ClamkitError, match="49999 ReaL label lists"):
         metrics.real_accuracy(frame["pred_resnet50"], real[:-1], frame["label"])
+
+
+# ------------------------------------------------------------------------------------------------ long tails
+
+
+def test_shot_groups_at_the_bounds():
+    groups = metrics.shot_groups([1000, 101, 100, 20, 19, 0])
+    assert list(groups) == ["many", "many", "medium", "medium", "few", "few"]
+    assert list(groups.categories) == ["many", "medium", "few"]
+    assert list(metrics.shot_groups([31, 30, 10, 9], (10, 30))) == ["many", "medium", "medium", "few"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "bounds", "says"),
+    [([], (20, 100), "training images"), ([-1, 3], (20, 100), "training images"), ([3], (100, 20), "bounds=(100, 20)")],
+)
+def test_shot_groups_refuses(sizes, bounds, says):
+    with pytest.raises(ClamkitError, match=re.escape(says)):
+        metrics.shot_groups(sizes, bounds)
+
+
+@pytest.mark.skipif(not INAT_SIZES.is_file(), reason=f"needs iNaturalist's class sizes in {INAT_SIZES}")
+def test_shot_groups_of_inaturalist_2018():
+    sizes = np.loadtxt(INAT_SIZES)
+    found = pd.Series(metrics.shot_groups(sizes)).value_counts()
+    assert (sizes.size, sizes.sum()) == (8142, 437513)
+    assert found.to_dict() == {"many": 842, "medium": 4076, "few": 3224}
+
+
+# -------------------------------------------------------------------------------------------------- verdicts
+
+
+def a_and_b(gain, seeds, of=("a", "b")) -> pd.DataFrame:
+    """a is better than b by `gain` in std and worst, in every setting, by a bit more for each seed."""
+    rows = [
+        {"method": method, "strength": 0.3, "seed": seed, "std": 0.2 - better, "worst": 0.5 + better}
+        for method, sign in zip(of, (1, 0), strict=True)
+        for seed in range(seeds)
+        for better in [sign * gain * (1 + seed)]
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (a_and_b(0.01, 8), "holds: 2 of 2 metrics point that way over 8 pairs"),
+        (a_and_b(-0.01, 8), "contradicted: significantly worse in std, worst"),
+        (a_and_b(0.01, 3), "not decidable yet: 2 of 2 metrics point that way over 3 pairs"),
+        (a_and_b(0.01, 3, ("a", "c")), "not decidable yet: no setting has finished under both a and b"),
+        (
+            a_and_b(0.01, 0).reindex(columns=["method", "strength", "seed", "std", "worst"]),
+            "not decidable yet: no setting",
+        ),
+    ],
+)
+def test_rulings(frame, says):
+    assert metrics.ruling(metrics.judge(frame, "a", "b", ["std", "worst"])).startswith(says)
+
+
+def test_a_mixed_result_is_not_shown():
+    frame = a_and_b(0.01, 8)
+    frame.loc[(frame["method"] == "a") & (frame["seed"] % 2 == 0), "worst"] = 0.4
+    assert metrics.ruling(metrics.judge(frame, "a", "b", ["std", "worst"])).startswith("not shown: 1 of 2")
+
+
+def test_judge_takes_only_what_both_have():
+    frame = a_and_b(0.01, 3)
+    table = metrics.judge(frame.drop(index=0), "a", "b", ["std"])
+    assert table.loc["std", "n"] == 2
+    assert table.loc["std", "mean_difference"] == pytest.approx(-0.025)
 
 
 # ------------------------------------------------------------------------------------------------ imports

@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from clamkit import data, plots, report
+from clamkit import data, paper, plots, report
 from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
 from clamkit.methods import METHODS
-from clamkit.metrics import compare
+from clamkit.metrics import compare, shot_groups
 from clamkit.runs import all_epochs, as_frame, final_classes
 from clamkit.train import train
 
@@ -40,12 +40,38 @@ def test_figures(runs, small_npz, tmp_path):
         plots.worst_class_curves(final_classes(runs)),
         plots.class_curves(final_classes(runs), ["normal", "clam"]),
         plots.differences({"clam": compare([0.5, 0.6, 0.7], [0.4, 0.6, 0.5])}, "difference"),
+        plots.over_tau(frame, paper.results().query("table == 'tau'")),
+        plots.weights_and_accuracies([clam, normal]),
+        plots.weight_moves(pd.DataFrame({"panel": "a", "method": "clam", "epoch": [1, 2], "move": [0.1, 0.2]})),
+        plots.shot_groups(final_classes(runs).assign(shots=lambda rows: shot_groups(90 * rows["class"], (50, 100)))),
+        plots.real_labels(pd.DataFrame({"original": [0.5, 0.7], "real": [0.6, 0.7], "model": "a"})),
     ]
     assert all(isinstance(figure, Figure) for figure in figures)
     assert dict(mpl.rcParams) == style, "the caller's style is left alone"
     names = [text.get_text() for text in figures[1].axes[0].get_yticklabels()]
     assert set(names) == {"top", "middle", "bottom"}
-    assert plots.save(figures[0], "some", tmp_path).stat().st_size > 1000
+    shown = [[line.get_ydata().tolist() for line in axis.lines] for axis in figures[0].axes]
+    assert [len(lines) for lines in shown] == [3] * 4, "a line for each method"
+    assert shown[1] == [[run.summary["std"]] for run in runs]
+
+
+def test_saved_figures_are_the_same_bytes_each_time(tmp_path):
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    for folder in (once, twice):
+        path = plots.save(plots.game_picture(), "game", folder, pdf=True)
+        assert path == folder / "game.png"
+    for name in ("game.png", "game.pdf"):
+        assert (once / name).read_bytes() == (twice / name).read_bytes()
+    assert b"Date" not in (once / "game.pdf").read_bytes()
+    plots.save(plots.game_picture(), "alone", once)
+    assert not (once / "alone.pdf").exists()
+    plt.close("all")
+
+
+def test_a_figure_of_nothing_says_so():
+    for figure in (plots.fairness_over_strength(as_frame([])), plots.worst_class_curves(final_classes([]))):
+        assert [text.get_text() for text in figure.texts] == ["no finished runs to draw yet"]
+    plt.close("all")
 
 
 def test_runs_of_different_data_are_not_compared(runs):

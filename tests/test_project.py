@@ -16,16 +16,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = {
-    **dict.fromkeys(["errors", "paths", "simplex", "game", "metrics", "paper"], 0),
-    **dict.fromkeys(
-        ["_vision", "weighters", "losses", "methods", "models", "data", "readers", "augment", "batches"], 1
-    ),
-    **dict.fromkeys(["train", "runs", "results", "config"], 2),
-    **dict.fromkeys(
-        ["cli", "sweep", "plots", "gameplots", "report", "bench", "explore", "integrations", "diagnose", "__main__"], 3
-    ),
-}
+FLOORS = {  # as the map of the house says
+    module: int(floor)
+    for floor, modules in re.findall(r"^\| (\d) [^|]*\|([^|]*)\|", (ROOT / "clamkit" / "README.md").read_text(), re.M)
+    for module in re.findall(r"`(\w+)/?`", modules)
+} | {"_vision": 1, "__main__": 3}
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
