@@ -151,6 +151,7 @@ def _execute(path: Path, runs: str | os.PathLike | None) -> tuple[nbformat.Noteb
         notebook,
         timeout=TIMEOUT,
         kernel_name="python3",
+        coalesce_streams=True,
         extra_arguments=[both, quiet],
         resources={"metadata": {"path": str(path.parent)}},
     )

@@ -16,7 +16,8 @@ HERE = Path(__file__).parent
 
 def refresh(path: Path) -> None:
     notebook = nbformat.read(path, 4)
-    NotebookClient(notebook, timeout=1200, kernel_name="python3", resources={"metadata": {"path": str(HERE)}}).execute()
+    where = {"metadata": {"path": str(HERE)}}
+    NotebookClient(notebook, timeout=1200, kernel_name="python3", coalesce_streams=True, resources=where).execute()
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
     for cell in notebook.cells:
