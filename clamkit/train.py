@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import numpy as np
@@ -69,7 +69,8 @@ class Game:
     optimizer: torch.optim.Optimizer
     weighter: Weighter
     device: torch.device
-    amp: bool = False
+    amp: torch.dtype | None = None  # of the forward pass; None: float32
+    scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))  # for float16
     best: dict[str, Tensor] | None = None  # the network to return to, for methods that do
 
 
@@ -87,7 +88,10 @@ def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> G
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         nesterov=config.momentum > 0,
+        fused=True,
     )
+    if config.compile:
+        model.compile()
     kinds = {"crop": augment.RandomResizedCrop, "jitter": augment.ColourJitter}
     transform = kinds[config.augmentation](config.strength, size=config.image_size, flip=config.flip)
     weighter = build_method(
@@ -99,7 +103,9 @@ def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> G
         **config.method_settings(),
     )
     batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=config.skip_bad_images)
-    return Game(dataset, batches, model, optimizer, weighter, device, config.amp)
+    amp = mixed_precision(device) if config.amp else None
+    scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
+    return Game(dataset, batches, model, optimizer, weighter, device, amp, scaler)
 
 
 def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> None:
@@ -109,6 +115,8 @@ def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> No
     if state := _resume(run, dataset):
         game.model.load_state_dict(state["model"])
         game.optimizer.load_state_dict(state["optimizer"])
+        if state.get("scaler"):
+            game.scaler.load_state_dict(state["scaler"])
         weighter.load_state_dict(state["weighter"])
         game.best = state["best"]
         history = [dict(zip(COLUMNS, rows, strict=True)) for rows in state["history"]]
@@ -153,6 +161,7 @@ def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> No
             {
                 "model": game.model.state_dict(),
                 "optimizer": game.optimizer.state_dict(),
+                "scaler": game.scaler.state_dict(),
                 "weighter": weighter.state_dict(),
                 "best": game.best,
                 "history": [[row[name] for name in COLUMNS] for row in history],
@@ -192,17 +201,24 @@ def train_epoch(game: Game, batches: Iterable[tuple[Tensor, Tensor]], rates: Seq
         logits = forward(game, x)
         loss = game.weighter.loss(logits, y)
         game.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        game.optimizer.step()
+        game.scaler.scale(loss).backward()
+        game.scaler.step(game.optimizer)
+        game.scaler.update()
         game.weighter.observe(logits.detach(), y)
         losses.append(loss.detach())
     return torch.stack(losses)
 
 
 def forward(game: Game, x: Tensor) -> Tensor:
-    """Logits, computed in bfloat16 where the run asks for mixed precision; losses and counts stay in float32."""
-    with torch.autocast(game.device.type, dtype=torch.bfloat16, enabled=game.amp):
+    """Logits, in mixed precision where the run asks for it; losses and counts stay in float32."""
+    with torch.autocast(game.device.type, dtype=game.amp, enabled=game.amp is not None):
         return game.model(x)
+
+
+def mixed_precision(device: torch.device) -> torch.dtype:
+    """bfloat16, which needs no scaling of the loss; float16 on GPUs that are older than it."""
+    old = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.float16 if old else torch.bfloat16
 
 
 def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
