@@ -1,6 +1,7 @@
 """From a dataset to the batches a model sees: one way for images in memory, one for image files.
 
-Either way the order, the crops and the flips are a function of the generator alone.
+Either way the order, the crops and the flips are a function of the generator alone. Where several processes train
+together, each gets its share of every batch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from clamkit import augment
+from clamkit import augment, ranks
 from clamkit.readers import Files, refuse_bad
 
 EVALUATION_BATCH = 500  # on a CPU the fastest of 100 to 2,000, by a tenth
@@ -37,24 +38,26 @@ class Batches:
         drawn = self.transform.draw(len(x), *x.shape[2:], generator)
         parts = math.ceil(len(x) / batch_size)
         if isinstance(x, Files):
-            split = torch.arange(len(x)).tensor_split(parts)
+            split = [ranks.share(rows) for rows in torch.arange(len(x)).tensor_split(parts)]
             seed = int(torch.randint(2**62, (1,), generator=generator))
             for images, rows in self._decoded(_Reader(x, order, self.transform, seed), split):
                 images = self.transform.rest(images, *(part[rows].to(self.device) for part in drawn))
                 yield self._finish(images), y[order[rows].to(y.device)].to(self.device)
         else:
             split = (part.to(x.device).tensor_split(parts) for part in (order, *drawn))  # no copy to wait for later
-            for chosen, *parameters in zip(*split, strict=True):
+            for batch in zip(*split, strict=True):
+                chosen, *parameters = map(ranks.share, batch)
                 images = self.transform.apply(x.index_select(0, chosen), *parameters)
                 yield self._finish(images), y[chosen]
 
     def plain(self, x: Tensor | Files, y: Tensor) -> Iterator:
         """The whole set once in its own order, without augmentation: (images, labels)."""
-        split = torch.arange(len(x)).split(EVALUATION_BATCH)
         if isinstance(x, Files):
+            split = ranks.share(torch.arange(len(x))).split(EVALUATION_BATCH)
             for images, rows in self._decoded(_Reader(x, torch.arange(len(x))), split):
                 yield self._finish(images), y[rows].to(self.device)
         else:
+            x, y = ranks.share(x), ranks.share(y)
             for images, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
                 yield self._finish(augment.resize(images.to(self.device), self.size)), labels.to(self.device)
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
     **dict.fromkeys(["errors", "paths", "simplex", "game", "metrics", "paper"], 0),
     **dict.fromkeys(
-        ["_vision", "weighters", "losses", "methods", "models", "data", "readers", "augment", "batches"], 1
+        ["_vision", "weighters", "losses", "methods", "models", "data", "readers", "augment", "batches", "ranks"], 1
     ),
     **dict.fromkeys(["train", "runs", "results", "config"], 2),
     **dict.fromkeys(
