@@ -1,7 +1,7 @@
 """Augmentation of whole batches on the device, with the distribution and the pixels of torchvision.
 
-A crop with resize and flip is linear and separable: two small matrix products, out = R · x · Cᵀ, where each row of
-R (rows) and C (columns) holds the two weights of a linear interpolation.
+A crop with resize and flip is linear and separable: two small matrix products, out = R · x · C, where each row of R
+(rows) and each column of C (columns) holds the two weights of a linear interpolation.
 """
 
 from __future__ import annotations
@@ -54,13 +54,16 @@ def _centre_box(height: int, width: int, whole: Tensor) -> Tensor:
     return torch.tensor([(height - h) // 2, (width - w) // 2, h, w], device=whole.device)
 
 
-def _interpolation(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
-    """[B, out, size] matrices that resample `length` pixels from `start` on to `out` pixels, linearly."""
+def _positions(start: Tensor, length: Tensor, out: int) -> Tensor:
+    """[B, out]: where in the source each of `out` pixels lies that resample `length` pixels from `start` on."""
     start, length = start[:, None].float(), length[:, None].float()
     centres = torch.arange(out, device=start.device) + 0.5
-    position = start + torch.minimum((centres * length / out - 0.5).clamp_min(0), length - 1)
-    pixels = torch.arange(size, device=start.device, dtype=position.dtype)
-    return (1 - (position[:, :, None] - pixels).abs()).clamp_min(0)
+    return start + torch.minimum((centres * length / out - 0.5).clamp_min(0), length - 1)
+
+
+def _weights(distance: Tensor) -> Tensor:
+    """Linear interpolation: a source pixel counts 1 − its distance, if that is positive. Overwrites its argument."""
+    return distance.abs_().neg_().add_(1).clamp_min_(0)
 
 
 def resized_crop(x: Tensor, boxes: Tensor, size: tuple[int, int], flip: Tensor | None = None) -> Tensor:
@@ -68,13 +71,17 @@ def resized_crop(x: Tensor, boxes: Tensor, size: tuple[int, int], flip: Tensor |
 
     Bilinear without antialias: the same as torchvision's `resized_crop(..., antialias=False)`.
     """
-    height, width = x.shape[2:]
+    count, channels, height, width = x.shape
     top, left, h, w = boxes.unbind(1)
-    rows = _interpolation(top, h, height, size[0])
-    columns = _interpolation(left, w, width, size[1])
+    i, j = _positions(top, h, size[0]), _positions(left, w, size[1])
     if flip is not None:
-        columns = torch.where(flip[:, None, None], columns.flip(1), columns)
-    return rows[:, None] @ x.float() @ columns[:, None].mT
+        j = torch.where(flip[:, None], j.flip(1), j)
+    pixels = torch.arange(max(height, width), device=x.device, dtype=j.dtype)
+    rows = _weights(i[:, :, None] - pixels[:height])  # [B, out, H]
+    columns = _weights(j[:, None, :] - pixels[:width, None])  # [B, W, out]
+    x = x.transpose(1, 2).float().reshape(count, height, channels * width)  # so that no product is broadcast
+    x = (rows @ x).view(count, size[0] * channels, width) @ columns
+    return x.view(count, size[0], channels, size[1]).transpose(1, 2)
 
 
 def mirror(x: Tensor, flips: Tensor) -> Tensor:
@@ -181,4 +188,4 @@ def resize(x: Tensor, size: int | None) -> Tensor:
 def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """(x/255 − mean)/std for pixels 0..255, channel by channel."""
     mean_, std_ = (torch.tensor(values, device=x.device).view(1, -1, 1, 1) * 255 for values in (mean, std))
-    return (x.float() - mean_) / std_
+    return (x - mean_).div_(std_)

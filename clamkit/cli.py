@@ -71,6 +71,8 @@ def _train(**options) -> None:
     runs, device = options.pop("runs"), options.pop("device")
     with _stoppable():
         run = train(RunConfig(**options), runs=runs, device=device)
+    if os.environ.get("RANK", "0") != "0":
+        return  # one of several processes, of which the first one speaks
     summary = run.summary
     console.print(
         f"{run.config.method} on {run.config.dataset}: average {summary['average']:.1%}, std {summary['std']:.1%}, "

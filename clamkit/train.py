@@ -12,16 +12,18 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from tqdm.auto import tqdm
 
-from clamkit import augment, data
+from clamkit import augment, data, ranks
 from clamkit.batches import Batches
 from clamkit.config import PROTOCOLS, RunConfig
 from clamkit.errors import ClamkitError, unknown
@@ -44,18 +46,25 @@ def train(
     device    "auto" takes CUDA, then MPS, then the CPU
     progress  a bar over the epochs; default: only for people (a terminal or a notebook, CLAMKIT_PROGRESS not 0)
     """
-    where = find_device(device)
     run = RunStore(runs).run(config)
-    dataset = data.load(
-        config.dataset, data_dir=config.data_dir, image_size=config.image_size, skip_bad_images=config.skip_bad_images
-    )
-    with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
-        torch.manual_seed(_seed(config.seed, 0))
-        game = _set_up(config, dataset, where)
-        with run.locked():
-            run.claim(config)
-            if not run.done:
-                _train(run, config, game, progress)
+    with ranks.group(find_device(device)) as where:
+        dataset = ranks.first_alone(
+            lambda: data.load(
+                config.dataset,
+                data_dir=config.data_dir,
+                image_size=config.image_size,
+                skip_bad_images=config.skip_bad_images,
+            )
+        )
+        if ranks.world() > 1:
+            _check_shares(config, len(dataset.x_train))
+        with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+            torch.manual_seed(_seed(config.seed, 0))
+            game = _set_up(config, dataset, where)
+            with run.locked() if ranks.rank() == 0 else nullcontext():
+                ranks.first_alone(lambda: run.claim(config) if ranks.rank() == 0 else None)
+                if not run.done:
+                    _train(run, config, game, progress)
     return run
 
 
@@ -69,8 +78,10 @@ class Game:
     optimizer: torch.optim.Optimizer
     weighter: Weighter
     device: torch.device
-    amp: bool = False
+    amp: torch.dtype | None = None  # of the forward pass; None: float32
+    scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))  # for float16
     best: dict[str, Tensor] | None = None  # the network to return to, for methods that do
+    parallel: nn.Module | None = None  # the model as several processes train it: their gradients averaged
 
 
 def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> Game:
@@ -80,6 +91,8 @@ def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> G
     model = build_model(config.model, dataset.num_classes, max(dataset.channels, len(mean)), config.stem, size)
     if protocol.orthogonal_init:
         orthogonal_init(model)
+    if ranks.world() > 1 and device.type == "cuda":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # on CPUs each process normalises by its own part
     model = model.to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(
         model.parameters(),
@@ -87,7 +100,10 @@ def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> G
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         nesterov=config.momentum > 0,
+        fused=True,
     )
+    if config.compile:
+        model.compile()
     kinds = {"crop": augment.RandomResizedCrop, "jitter": augment.ColourJitter}
     transform = kinds[config.augmentation](config.strength, size=config.image_size, flip=config.flip)
     weighter = build_method(
@@ -99,16 +115,21 @@ def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> G
         **config.method_settings(),
     )
     batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=config.skip_bad_images)
-    return Game(dataset, batches, model, optimizer, weighter, device, config.amp)
+    amp = mixed_precision(device) if config.amp else None
+    scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
+    parallel = DistributedDataParallel(model) if ranks.world() > 1 else None
+    return Game(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
 
 
 def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> None:
     started = time.monotonic()
     dataset, weighter = game.dataset, game.weighter
     history: list[dict[str, Tensor]] = []
-    if state := _resume(run, dataset):
+    if state := ranks.first_alone(lambda: _resume(run, dataset)):
         game.model.load_state_dict(state["model"])
         game.optimizer.load_state_dict(state["optimizer"])
+        if state.get("scaler"):
+            game.scaler.load_state_dict(state["scaler"])
         weighter.load_state_dict(state["weighter"])
         game.best = state["best"]
         history = [dict(zip(COLUMNS, rows, strict=True)) for rows in state["history"]]
@@ -123,7 +144,7 @@ def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> No
         total=config.epochs,
         desc=f"{config.method} {config.augmentation} {config.strength:g} seed {config.seed}",
         unit="epoch",
-        disable=not show_progress(progress),
+        disable=not show_progress(progress) or ranks.rank() > 0,
     )
     for epoch in bar:
         torch.manual_seed(_seed(config.seed, epoch))  # for layers that draw themselves, such as dropout
@@ -149,10 +170,13 @@ def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> No
         rows = (weights, torch.from_numpy(accuracy), torch.from_numpy(loss), torch.from_numpy(tested))
         history.append(dict(zip(COLUMNS, rows, strict=True)))
         bar.set_postfix(average=f"{np.nanmean(tested):.1%}", worst=f"{np.nanmin(tested):.1%}")
+        if ranks.rank() > 0:
+            continue  # the first process writes
         run.save_checkpoint(
             {
                 "model": game.model.state_dict(),
                 "optimizer": game.optimizer.state_dict(),
+                "scaler": game.scaler.state_dict(),
                 "weighter": weighter.state_dict(),
                 "best": game.best,
                 "history": [[row[name] for name in COLUMNS] for row in history],
@@ -162,10 +186,12 @@ def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> No
         )
         run.save_history({name: torch.stack([row[name] for row in history]) for name in COLUMNS})
 
-    run.save_history({name: torch.stack([row[name] for row in history]) for name in COLUMNS})
     if game.best is not None:
         game.model.load_state_dict(game.best)
     labels, predicted = predict(game)
+    if ranks.rank() > 0:
+        return
+    run.save_history({name: torch.stack([row[name] for row in history]) for name in COLUMNS})
     tested = class_accuracy(labels, predicted, dataset.num_classes)
     run.finish(
         {
@@ -192,17 +218,25 @@ def train_epoch(game: Game, batches: Iterable[tuple[Tensor, Tensor]], rates: Seq
         logits = forward(game, x)
         loss = game.weighter.loss(logits, y)
         game.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        game.optimizer.step()
+        game.scaler.scale(loss * ranks.emphasis(len(y), y.device)).backward()
+        game.scaler.step(game.optimizer)
+        game.scaler.update()
         game.weighter.observe(logits.detach(), y)
         losses.append(loss.detach())
+    ranks.align(game.model.buffers())
     return torch.stack(losses)
 
 
 def forward(game: Game, x: Tensor) -> Tensor:
-    """Logits, computed in bfloat16 where the run asks for mixed precision; losses and counts stay in float32."""
-    with torch.autocast(game.device.type, dtype=torch.bfloat16, enabled=game.amp):
-        return game.model(x)
+    """Logits, in mixed precision where the run asks for it; losses and counts stay in float32."""
+    with torch.autocast(game.device.type, dtype=game.amp, enabled=game.amp is not None):
+        return (game.model if game.parallel is None or not game.model.training else game.parallel)(x)
+
+
+def mixed_precision(device: torch.device) -> torch.dtype:
+    """bfloat16, which needs no scaling of the loss; float16 on GPUs that are older than it."""
+    old = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.float16 if old else torch.bfloat16
 
 
 def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
@@ -212,6 +246,18 @@ def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
             f"the loss is not finite at epoch {epoch}, step {int(bad[0]) + 1} of {len(losses)} (lr={config.lr:g}). The "
             f"run stops; its last good checkpoint (epoch {epoch - 1}) is kept. Try a smaller lr, or look at the data."
         )
+
+
+def _check_shares(config: RunConfig, samples: int) -> None:
+    """Every process needs a part of every batch, or the others would wait for it for ever."""
+    smallest = samples // math.ceil(samples / config.batch_size)
+    if smallest < ranks.world():
+        raise ClamkitError(
+            f"batches of {smallest} images cannot be shared by {ranks.world()} processes: give a larger batch_size, or "
+            "start fewer."
+        )
+    if config.skip_bad_images:
+        raise ClamkitError("skip_bad_images works with one process only: take the files out that it names, then go on.")
 
 
 @torch.inference_mode()
@@ -228,7 +274,7 @@ def predict(game: Game) -> tuple[np.ndarray, np.ndarray]:
     """Label and predicted class of each test image."""
     game.model.eval()
     pairs = [(y, forward(game, x).argmax(1)) for x, y in game.batches.plain(game.dataset.x_test, game.dataset.y_test)]
-    return tuple(torch.cat(part).cpu().numpy() for part in zip(*pairs, strict=True))
+    return tuple(ranks.whole(torch.cat(part)).cpu().numpy() for part in zip(*pairs, strict=True))
 
 
 def learning_rate(schedule: str, step: int, steps: int) -> float:
