@@ -311,7 +311,7 @@ def plain_history(config: RunConfig, arrays: dict[str, np.ndarray]) -> dict[str,
             history[name].append(row)
         target = w * np.exp(-right / seen)
         target /= target.sum()
-        theta = brentq(lambda t: np.maximum(target - t, 1 / 6).sum() - 1, -1, 1, xtol=1e-15)
+        theta = brentq(lambda t, x=target: np.maximum(x - t, 1 / 6).sum() - 1, -1, 1, xtol=1e-15)
         w = np.maximum(target - theta, 1 / 6)
     return {name: np.array(rows) for name, rows in history.items()}
 
