@@ -315,7 +315,8 @@ def bench_command(
     for row in report["rows"]:
         goal = "" if row["goal"] is None else f"{row['sign']} {row['goal']:g}"
         verdict = {None: "", True: "met", False: "not met"}[row["met"]]
-        table.add_row(row["what"], f"{row['value']:.3g}", f"{row['low']:.3g}–{row['high']:.3g}", goal, verdict)
+        quartiles = "" if row["low"] == row["high"] else f"{row['low']:.3g}–{row['high']:.3g}"
+        table.add_row(row["what"], f"{row['value']:.3g}", quartiles, goal, verdict)
     console.print(table)
     grid = report["projection"]
     console.print(
