@@ -18,8 +18,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 import numpy as np
@@ -35,10 +37,11 @@ from tqdm.auto import tqdm
 from clamkit import augment, data, paths
 from clamkit._vision import torchvision
 from clamkit.config import RunConfig
+from clamkit.errors import ClamkitError
 from clamkit.models import build_model
 from clamkit.plots import styled
 from clamkit.runs import Run, RunStore
-from clamkit.sweep import Grid, _Processes, execute
+from clamkit.sweep import Grid, sweep
 from clamkit.train import _count, _set_up, find_device, show_progress, train, train_epoch
 from clamkit.weighters import CLAM
 
@@ -52,6 +55,7 @@ IMAGES = {  # training and test images; Mini-ImageNet's 600 a class in the usual
     "imagenet": (1_281_167, 50_000),
     "inaturalist2018": (437_513, 24_426),
 }
+NOTEBOOK = "10_train_fashion_mnist"
 KERNEL = "import matplotlib.pyplot\nfrom clamkit import data, paper, plots\nfrom clamkit.train import train"
 v2 = torchvision.transforms.v2
 
@@ -349,51 +353,30 @@ def training(seed: int, threads: int, runs: str) -> float:
 
 
 def sweeps(quick: bool) -> Iterator[dict]:
-    """Pairs of runs side by side and one after the other, through papermill as a sweep makes them."""
-    notebook = paths.notebooks() / "10_train_fashion_mnist.ipynb"
+    """What a run costs beside its training, and pairs of runs side by side and one after the other."""
     seeds, cores = itertools.count(), os.cpu_count() or 1
-    environment = {"CLAMKIT_PROGRESS": "0", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-
-    def pair(work: Callable[[int], object], side_by_side: int) -> Callable[[], None]:
-        def job() -> None:
-            with ThreadPoolExecutor(side_by_side) as pool:
-                list(pool.map(work, [next(seeds), next(seeds)]))
-
-        return job
-
     with tempfile.TemporaryDirectory() as folder:
+
+        def grid_of_two(jobs: int) -> None:
+            axes, fixed = {"seed": [next(seeds), next(seeds)]}, {"dataset": "generated-10", "epochs": 2}
+            with patch("clamkit.sweep.workers", return_value=(jobs, 1)), redirect_stdout(StringIO()):
+                _, failed = sweep(Grid("pair", NOTEBOOK, axes, fixed), runs=folder, jobs=jobs, progress=False)
+            if failed:
+                raise ClamkitError(f"a run of the bench failed: {next(iter(failed.values()))}")
+
+        def two_trainings(side_by_side: int, threads: int) -> None:
+            with ThreadPoolExecutor(side_by_side) as pool:
+                list(pool.map(lambda seed: child("training", seed, threads, folder), [next(seeds), next(seeds)]))
+
         imports_only = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(KERNEL)])
-        nbformat.write(imports_only, f"{folder}/imports.ipynb")
-        command = [
-            sys.executable,
-            "-m",
-            "papermill",
-            "imports.ipynb",
-            "out.ipynb",
-            "--no-progress-bar",
-            "-k",
-            "python3",
-        ]
-        start = [
-            seconds(lambda: subprocess.run(command, cwd=folder, capture_output=True, check=True)) for _ in range(4)
-        ]
-        yield row("papermill, kernel and imports, s", start[1:], "≤", 6)
-
-        def one(seed: int) -> Run:
-            small = RunConfig(dataset="generated-10", epochs=2, seed=seed)
-            return execute(small, notebook, Path(folder), environment | {"CLAMKIT_RUNS": folder}, _Processes())
-
-        t = interleaved(4, warm_up=0, two=pair(one, 2), sequence=pair(one, 1))
-        what = "8 runs, 2 processes / one by one"
-        yield row(what, t["two"].sum() / t["sequence"].sum(), "≤", 0.6)
-        t = interleaved(
-            2,
-            warm_up=0,
-            two=pair(lambda seed: child("training", seed, 1, folder), cores),
-            threads=pair(lambda seed: child("training", seed, cores, folder), 1),
-        )
-        what = f"{cores} processes × 1 thread / 1 × {cores} threads"
-        yield row(what, t["two"] / t["threads"], "≤", 1)
+        nbformat.write(imports_only, f"{folder}/in.ipynb")
+        command = [sys.executable, "-m", "papermill", "in.ipynb", "out.ipynb", "--no-progress-bar", "-k", "python3"]
+        t = interleaved(3, start=lambda: subprocess.run(command, cwd=folder, capture_output=True, check=True))
+        yield row("papermill, kernel and imports, s", t["start"], "≤", 6)
+        t = interleaved(4, warm_up=0, two=lambda: grid_of_two(2), one=lambda: grid_of_two(1))
+        yield row("8 runs, 2 processes / one by one", t["two"].sum() / t["one"].sum(), "≤", 0.6)
+        t = interleaved(2, warm_up=0, two=lambda: two_trainings(cores, 1), one=lambda: two_trainings(1, cores))
+        yield row(f"{cores} processes × 1 thread / 1 × {cores} threads", t["two"].sum() / t["one"].sum(), "≤", 1)
 
 
 # ------------------------------------------------------------------------------------------------- the figure
