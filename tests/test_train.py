@@ -22,7 +22,7 @@ from clamkit.errors import ClamkitError
 from clamkit.metrics import class_accuracy, fairness
 from clamkit.models import build_model
 from clamkit.runs import COLUMNS, Run, RunStore
-from clamkit.train import find_device, learning_rate, train
+from clamkit.train import find_device, learning_rate, mixed_precision, train
 
 
 @pytest.fixture
@@ -325,3 +325,27 @@ def test_the_engine_plays_as_a_plain_loop_does(small_npz):
     assert np.ptp(expected["weight"][-1]) > 0.5, "the weights moved"
     for name in COLUMNS:
         assert run.wide(name).to_numpy() == pytest.approx(expected[name], abs=1e-6, rel=1e-6), name
+
+
+def test_float16_scales_the_loss_and_resumes_with_the_same_bits(config, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+        assert mixed_precision(torch.device("cuda")) == torch.float16
+    assert mixed_precision(torch.device("cpu")) == torch.bfloat16
+    monkeypatch.setattr("clamkit.train.mixed_precision", lambda device: torch.float16)
+    half = config.model_copy(update={"amp": True})
+    interrupted(half, monkeypatch, after=2)
+    run = train(half)
+    assert run.load_checkpoint()["scaler"]["scale"] > 1
+    same_bits(run, train(half, runs=tmp_path / "whole"))
+    assert run.wide("train_loss").loc[1].to_numpy() == pytest.approx(train(config).wide("train_loss").loc[1], abs=0.05)
+
+
+def test_compile_is_asked_for_and_changes_no_other_run(config, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: compiled.append(model))
+    assert train(config).done
+    assert not compiled
+    assert train(config.model_copy(update={"compile": True})).done
+    assert len(compiled) == 1
+    assert "compile" not in config.identity()
