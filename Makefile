@@ -43,7 +43,7 @@ lab: setup
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
 
 bench: setup
-	@$(BIN)/clamkit bench
+	@$(BIN)/clamkit bench --json data/results/bench.json
 
 # the mini paper's runs, as far as they are missing, into data/results
 results: setup

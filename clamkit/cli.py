@@ -333,21 +333,36 @@ def bench_command(
     quick: Annotated[bool, typer.Option("--quick", help="fewer repeats: for running, not for times")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the measurements here")] = None,
 ) -> None:
-    """How near the engine is to this machine's limit, as ratios measured side by side.
+    """How near the engine is to this machine's limit, as ratios measured side by side; figures/bench.png.
 
-    Example: clamkit bench --quick --json bench.json
+    Example: clamkit bench --json bench.json
     """
-    from clamkit.bench import bench
+    import json
 
-    frame = bench(quick)
-    table = Table()
-    for column in ("measured side by side", "value", "goal", "verdict"):
+    from clamkit import plots
+    from clamkit.bench import bench, figure
+
+    report = bench(quick)
+    found = report["machine"]
+    table = Table(title=f"{found['processor']}, {found['cores']} cores, device {found['device']}, load {found['load']}")
+    for column in ("measured side by side", "median", "quartiles", "goal", "verdict"):
         table.add_column(column, justify="left" if column == "measured side by side" else "right")
-    for row in frame.itertuples():
-        table.add_row(row.what, f"{row.value:.3g}", f"{row.is_} {row.goal:g}", "met" if row.met else "not met")
+    for row in report["rows"]:
+        goal = "" if row["goal"] is None else f"{row['sign']} {row['goal']:g}"
+        verdict = {None: "", True: "met", False: "not met"}[row["met"]]
+        quartiles = "" if row["low"] == row["high"] else f"{row['low']:.3g}–{row['high']:.3g}"
+        table.add_row(row["what"], f"{row['value']:.3g}", quartiles, goal, verdict)
     console.print(table)
+    grid = report["projection"]
+    console.print(
+        f"ResNet-50 runs at {grid['flops_per_second'] / 1e9:,.0f} GFLOP/s here: the {grid['runs']} runs of the paper's "
+        f"grids would take {grid['total_days']:,.0f} days, {grid['days']['imagenet']:,.0f} of them ImageNet's",
+        markup=False,
+    )
+    drawn = plots.save(figure(report), "bench_quick" if quick else "bench")
+    console.print(f"{paths.shown(drawn)}; measured in {sum(report['seconds'].values()):.0f} s", markup=False)
     if json_file:
-        frame.to_json(json_file, orient="records", indent=2, force_ascii=False)
+        json_file.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------ data, doctor

@@ -121,7 +121,10 @@ def at_hand(name: str, runs: str | os.PathLike | None = None) -> list[Run]:
 
 
 def workers(jobs: int | None, missing: int) -> tuple[int, int]:
-    """(processes side by side, threads of each): one process for each GPU, or for each core without one."""
+    """(processes side by side, threads of each): one process for each GPU, or for each core without one.
+
+    Small models gain less from a second thread than a sweep from a second process (`clamkit bench` measures it).
+    """
     cores, gpus = os.cpu_count() or 1, torch.cuda.device_count()
     jobs = max(1, min(jobs or gpus or cores, missing))
     return jobs, max(1, cores // jobs)

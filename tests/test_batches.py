@@ -1,11 +1,16 @@
 """Batches in memory and from files: every image once, same draws, bad files named."""
 
+import gzip
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 from test_data import make_imagenet, make_inaturalist
 
-from clamkit import data
+from clamkit import data, readers
 from clamkit.augment import ColourJitter, RandomResizedCrop, normalise
 from clamkit.batches import Batches
 from clamkit.config import RunConfig
@@ -115,3 +120,58 @@ def test_counting_weights_and_metrics_at_8142_classes():
     weighter.step()
     assert weighter.weights.sum().item() == pytest.approx(n)
     assert fairness(accuracy)["range"] == 1.0
+
+
+def idx_files(folder, rng):
+    """Fashion-MNIST's four files with a few random images; returns the training images."""
+    folder.mkdir()
+    for part, name in readers.FASHION_FILES.items():
+        array = rng.integers(0, 256, (6, 5, 5) if part.startswith("x") else (6,), dtype=np.uint8)
+        head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+        (folder / f"{name}.gz").write_bytes(gzip.compress(head + array.tobytes()))
+        if part == "x_train":
+            images = array
+    return images
+
+
+def test_files_are_decoded_once_then_mapped(tmp_path, monkeypatch):
+    images = idx_files(tmp_path / "idx", np.random.default_rng(0))
+    first = readers.read_fashion_mnist(tmp_path / "idx")
+    assert isinstance(first["x_train"], np.memmap)
+    assert np.array_equal(first["x_train"], images)
+    with monkeypatch.context() as patch:
+        patch.setattr(readers, "read_idx", lambda file: pytest.fail("decoded a second time"))
+        again = readers.read_fashion_mnist(tmp_path / "idx")
+    assert np.array_equal(again["y_test"], first["y_test"])
+    shutil.rmtree(tmp_path / "idx")
+    images = idx_files(tmp_path / "idx", np.random.default_rng(1))
+    assert np.array_equal(readers.read_fashion_mnist(tmp_path / "idx")["x_train"], images), "other files, other key"
+
+
+def test_several_at_once_decode_once(tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        time.sleep(0.2)
+        return {"x": np.arange(5)}
+
+    (tmp_path / "file").write_text("")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: readers.cached("some", [tmp_path / "file"], make), range(4)))
+    assert len(made) == 1
+    assert all(part["x"].tolist() == [0, 1, 2, 3, 4] for part in found)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CLAMKIT_DATA", str(tmp_path / "file" / "cache"))
+    images = idx_files(tmp_path / "idx", np.random.default_rng(0))
+    assert np.array_equal(readers.read_fashion_mnist(tmp_path / "idx")["x_train"], images)
+    assert "cannot be written" in caplog.text
+
+
+def test_images_in_any_layout_are_not_copied(small_npz):
+    arrays = readers.read_npz(small_npz)
+    loaded = data._dataset("stripes", **arrays)
+    assert np.shares_memory(loaded.x_train.numpy(), arrays["x_train"])

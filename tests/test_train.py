@@ -12,13 +12,17 @@ import pandas as pd
 import pytest
 import torch
 from filelock import FileLock
+from scipy.optimize import brentq
 
+from clamkit._vision import torchvision
+from clamkit.augment import crop_boxes
 from clamkit.batches import Batches
 from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
 from clamkit.metrics import class_accuracy, fairness
-from clamkit.runs import Run, RunStore
-from clamkit.train import find_device, learning_rate, train
+from clamkit.models import build_model
+from clamkit.runs import COLUMNS, Run, RunStore
+from clamkit.train import find_device, learning_rate, mixed_precision, train
 
 
 @pytest.fixture
@@ -257,3 +261,91 @@ def test_devices():
     if not torch.cuda.is_available():
         with pytest.raises(ClamkitError, match="'cuda' is not available"):
             find_device("cuda")
+
+
+def plain_history(config: RunConfig, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Three epochs as one would write them down first: image by image, no layout, no fused step, counts in Python."""
+    functional = torchvision.transforms.v2.functional
+    x, y = torch.from_numpy(arrays["x_train"]).permute(0, 3, 1, 2), arrays["y_train"].tolist()
+    x_test = torch.from_numpy(arrays["x_test"]).permute(0, 3, 1, 2)
+    mean, std = ([float(f(arrays["x_train"][..., c] / 255)) for c in range(3)] for f in (np.mean, np.std))
+    seeds = [int(np.random.SeedSequence([config.seed, e]).generate_state(1, np.uint64)[0] >> 1) for e in range(4)]
+    torch.manual_seed(seeds[0])
+    model = build_model("tiny_resnet", 3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), config.lr, 0.9, weight_decay=5e-4, nesterov=True, foreach=False)
+    batches = [15, 15, 15, 15]  # 60 images in batches of at most 16
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, config.lr, total_steps=3 * len(batches), cycle_momentum=False, final_div_factor=1e5
+    )
+    w, history = np.full(3, 1 / 3), {name: [] for name in COLUMNS}
+    for epoch in (1, 2, 3):
+        generator = torch.Generator().manual_seed(seeds[epoch])
+        order = torch.randperm(60, generator=generator)
+        boxes = crop_boxes(60, 12, 12, config.crop_lower_bound, generator)
+        flips = torch.rand(60, generator=generator) < 0.5
+        right, seen, lost = np.zeros(3), np.zeros(3), np.zeros(3)
+        model.train()
+        for rows in torch.arange(60).split(batches):
+            images, labels = [], torch.tensor([y[i] for i in order[rows]])
+            for row in rows.tolist():
+                image = x[order[row]].float() / 255
+                image = functional.resized_crop(image, *boxes[row].tolist(), [12, 12], antialias=False)
+                image = functional.horizontal_flip(image) if flips[row] else image
+                images.append(functional.normalize(image, mean, std))
+            logits = model(torch.stack(images))
+            losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+            optimizer.zero_grad()
+            (losses * torch.tensor(3 * w, dtype=torch.float32)[labels]).mean().backward()
+            optimizer.step()
+            schedule.step() if schedule.last_epoch < 11 else None
+            for label, logit, loss in zip(labels.tolist(), logits, losses.tolist(), strict=True):
+                right[label] += int(logit.argmax()) == label
+                seen[label] += 1
+                lost[label] += loss
+        model.eval()
+        with torch.no_grad():
+            predicted = [int(model(functional.normalize(i / 255, mean, std)[None]).argmax()) for i in x_test]
+        hits = np.array(predicted) == arrays["y_test"]
+        tested = np.array([hits[arrays["y_test"] == label].mean() for label in range(3)])
+        for name, row in zip(COLUMNS, (3 * w, right / seen, lost / seen, tested), strict=True):
+            history[name].append(row)
+        target = w * np.exp(-right / seen)
+        target /= target.sum()
+        theta = brentq(lambda t, x=target: np.maximum(x - t, 1 / 6).sum() - 1, -1, 1, xtol=1e-15)
+        w = np.maximum(target - theta, 1 / 6)
+    return {name: np.array(rows) for name, rows in history.items()}
+
+
+def test_the_engine_plays_as_a_plain_loop_does(small_npz):
+    """Same seeds, same history over three epochs, to 1e-6: speed changes no result."""
+    config = RunConfig(dataset=str(small_npz), epochs=3, batch_size=16, seed=3, method="clam", lr=0.01)
+    run = train(config)
+    with np.load(small_npz) as archive:
+        expected = plain_history(config, dict(archive))
+    assert np.ptp(expected["weight"][-1]) > 0.5, "the weights moved"
+    for name in COLUMNS:
+        assert run.wide(name).to_numpy() == pytest.approx(expected[name], abs=1e-6, rel=1e-6), name
+
+
+def test_float16_scales_the_loss_and_resumes_with_the_same_bits(config, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+        assert mixed_precision(torch.device("cuda")) == torch.float16
+    assert mixed_precision(torch.device("cpu")) == torch.bfloat16
+    monkeypatch.setattr("clamkit.train.mixed_precision", lambda device: torch.float16)
+    half = config.model_copy(update={"amp": True})
+    interrupted(half, monkeypatch, after=2)
+    run = train(half)
+    assert run.load_checkpoint()["scaler"]["scale"] > 1
+    same_bits(run, train(half, runs=tmp_path / "whole"))
+    assert run.wide("train_loss").loc[1].to_numpy() == pytest.approx(train(config).wide("train_loss").loc[1], abs=0.05)
+
+
+def test_compile_is_asked_for_and_changes_no_other_run(config, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: compiled.append(model))
+    assert train(config).done
+    assert not compiled
+    assert train(config.model_copy(update={"compile": True})).done
+    assert len(compiled) == 1
+    assert "compile" not in config.identity()
