@@ -6,6 +6,7 @@ import inspect
 import os
 import platform
 import shutil
+import signal
 import sys
 import typing
 from collections.abc import Iterator
@@ -53,12 +54,24 @@ def main() -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Ctrl-C ends the work with a sentence."""
+    """Ctrl-C ends the work with a sentence, and so do SIGTERM and SIGHUP: children ended, everything saved."""
+    received = [signal.SIGINT]
+
+    def stop(number: int, _) -> None:
+        received.append(number)
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise KeyboardInterrupt
+
+    kinds = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {kind: signal.signal(kind, stop) for kind in kinds if signal.getsignal(kind) is not signal.SIG_IGN}
     try:
         yield
     except KeyboardInterrupt:
         console.print("stopped; what is saved goes on with the same command.")
-        sys.exit(130)
+        sys.exit(128 + received[-1])
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 # ------------------------------------------------------------------------------------------------------ train
@@ -129,13 +142,16 @@ def sweep_command(
     jobs: Annotated[int | None, typer.Option(min=1, help="processes side by side (default: one a GPU or core)")] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="also runs whose results are committed")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be run and how long it takes")] = False,
+    scheduler: Annotated[
+        str | None, typer.Option(help="a Dask scheduler whose workers share the runs folder: tcp://host:8786")
+    ] = None,
 ) -> None:
-    """Run what is missing of a grid, several notebooks side by side.
+    """Run what is missing of a grid, several notebooks side by side, or on a Dask cluster.
 
     Example: clamkit sweep demo --jobs 2
     """
     if not dry_run:
-        finished = _sweep(grid, runs, jobs, rerun)
+        finished = _sweep(grid, runs, jobs, rerun, scheduler)
         console.print(f"{len(finished)} runs of {grid} are done here", markup=False)
         return
     from clamkit.sweep import Grid, plan, workers
@@ -156,11 +172,11 @@ def sweep_command(
     )
 
 
-def _sweep(grid: str, runs: Path | None, jobs: int | None, rerun: bool = False) -> list:
+def _sweep(grid: str, runs: Path | None, jobs: int | None, rerun: bool = False, scheduler: str | None = None) -> list:
     from clamkit.sweep import Grid, sweep
 
     with _stoppable():
-        finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, rerun=rerun)
+        finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, rerun=rerun, scheduler=scheduler)
     if failed:
         folder, why = next(iter(failed.items()))
         raise ClamkitError(

@@ -33,7 +33,6 @@ log = logging.getLogger("clamkit")
 COLUMNS = ("weight", "train_accuracy", "train_loss", "test_accuracy")  # of the history, for each epoch and class
 TYPES = dict.fromkeys(("epoch", "class"), np.dtype("int32")) | dict.fromkeys(COLUMNS, np.dtype("float64"))
 LOOK = 1.0  # seconds to try for a lock: longer than another process needs to look whether it is held
-IN_A_ROW = ("config.json", "summary.json")  # the files RunStore.frame reads
 RESULTS = ("config.json", "history.parquet", "predictions.parquet", "summary.json", "checkpoint.pt")
 
 
@@ -282,7 +281,7 @@ class RunStore:
         """
         kept, rows = self._index(), {}
         for run in self.runs():
-            seen = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, (run.folder / n for n in IN_A_ROW))]
+            seen = [_seen(run.folder / file) for file in ("config.json", "summary.json")]
             name = run.folder.relative_to(self.root).as_posix()
             key = f"{name} {_sha256(repr(seen).encode() + (run.folder / 'DONE').read_bytes())}"
             rows[key] = (kept.get(key) or _row(run)) | {"folder": str(run.folder)}
@@ -308,6 +307,14 @@ def read_history(content: bytes) -> pd.DataFrame:
     if frame.dtypes.to_dict() != TYPES:
         raise ValueError(f"its columns are {', '.join(frame)}")
     return frame
+
+
+def _seen(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _row(run: Run) -> dict[str, Any]:

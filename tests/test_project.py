@@ -17,13 +17,13 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
-    **dict.fromkeys(["errors", "paths", "simplex", "game", "metrics", "paper"], 0),
+    **dict.fromkeys(["errors", "paths", "child", "simplex", "game", "metrics", "paper"], 0),
     **dict.fromkeys(
         ["_vision", "weighters", "losses", "methods", "models", "data", "readers", "augment", "batches"], 1
     ),
     **dict.fromkeys(["train", "runs", "results", "config"], 2),
     **dict.fromkeys(
-        ["cli", "sweep", "plots", "gameplots", "report", "bench", "explore", "integrations", "__main__"], 3
+        ["cli", "sweep", "cluster", "plots", "gameplots", "report", "bench", "explore", "integrations", "__main__"], 3
     ),
 }
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
