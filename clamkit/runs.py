@@ -229,13 +229,18 @@ class Run:
             if not path.is_file():
                 continue
             try:
-                with zipfile.ZipFile(path) as archive:
-                    if broken := archive.testzip():
-                        raise zipfile.BadZipFile(f"checksum of {broken}")
-                return torch.load(path, map_location="cpu", weights_only=True)
+                return self.read_checkpoint(path)
             except Exception as error:  # zip, pickle and torch all have their own
                 self.set_aside(name, str(error).split("\n")[0][:100])
         return None
+
+    @staticmethod
+    def read_checkpoint(path: Path) -> dict:
+        """Raises on any damage: every record of the archive has its checksum."""
+        with zipfile.ZipFile(path) as archive:
+            if broken := archive.testzip():
+                raise zipfile.BadZipFile(f"checksum of {broken}")
+        return torch.load(path, map_location="cpu", weights_only=True)
 
     def save_history(self, columns: dict[str, torch.Tensor]) -> None:
         epochs, classes = columns["weight"].shape

@@ -153,7 +153,10 @@ def notebook_parameters(notebook: Path) -> set[str]:
         raise ClamkitError(
             f"{paths.shown(notebook)} has no cell tagged `parameters`: a sweep cannot set anything in it."
         )
-    return set(inspect_notebook(str(notebook)))
+    try:
+        return set(inspect_notebook(str(notebook)))
+    except ValueError as error:  # no kernel named, or none that papermill knows
+        raise ClamkitError(f"papermill cannot read {paths.shown(notebook)}: {error}") from error
 
 
 def parameters_of(config: RunConfig, known: set[str]) -> dict[str, Any]:
