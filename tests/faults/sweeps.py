@@ -60,7 +60,7 @@ def check(count: Counter, folder: Path, grid: Path, runs: Path) -> None:
 
 
 def killed(folder: Path, runs: int, times: int, seed: int = 0) -> Counter:
-    """Every few seconds the sweep, a papermill or a kernel is killed with -9; the same command goes on until all is done."""
+    """Every few seconds the sweep, a papermill or a kernel is killed with -9; the same command is given again."""
     rng, count = random.Random(seed), Counter()
     checkout.make(folder)
     grid = checkout.grid(folder, runs, EPOCHS)
