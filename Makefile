@@ -1,11 +1,11 @@
-# make demo | test | lab | bench | notebooks | lint — each sets everything up first. `make setup` alone does only that.
+# make demo | test | faults | lab | bench | notebooks | lint — each sets everything up first. `make setup` alone does only that.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 EXTRAS := .venv/.extras
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup extras demo test lint lab bench results report notebooks clean
+.PHONY: help setup extras demo test faults lint lab bench results report notebooks clean
 
 help:
 	@sed -n '1s/^# //p' Makefile
@@ -34,6 +34,10 @@ demo: setup
 
 test: extras
 	@$(BIN)/python -m pytest --nbval tests notebooks
+
+# kills, full disks, damaged files: what was lost, torn or wrong (some minutes)
+faults: extras
+	@$(BIN)/python tests/faults/report.py
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import inspect
 import os
 import platform
 import shutil
+import signal
 import sys
 import typing
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Datasets: list, show, get.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
+MANY = 100  # runs that `status` lists one by one
 RunsOption = Annotated[Path | None, typer.Option("--runs", help="runs folder (default: runs/ in the project)")]
 
 
@@ -53,12 +55,24 @@ def main() -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Ctrl-C ends the work with a sentence."""
+    """Ctrl-C ends the work with a sentence, and so do SIGTERM and SIGHUP: children ended, everything saved."""
+    received = [signal.SIGINT]
+
+    def stop(number: int, _) -> None:
+        received.append(number)
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise KeyboardInterrupt
+
+    kinds = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {kind: signal.signal(kind, stop) for kind in kinds if signal.getsignal(kind) is not signal.SIG_IGN}
     try:
         yield
     except KeyboardInterrupt:
         console.print("stopped; what is saved goes on with the same command.")
-        sys.exit(130)
+        sys.exit(128 + received[-1])
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 # ------------------------------------------------------------------------------------------------------ train
@@ -131,13 +145,16 @@ def sweep_command(
     jobs: Annotated[int | None, typer.Option(min=1, help="processes side by side (default: one a GPU or core)")] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="also runs whose results are committed")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be run and how long it takes")] = False,
+    scheduler: Annotated[
+        str | None, typer.Option(help="a Dask scheduler whose workers share the runs folder: tcp://host:8786")
+    ] = None,
 ) -> None:
-    """Run what is missing of a grid, several notebooks side by side.
+    """Run what is missing of a grid, several notebooks side by side, or on a Dask cluster.
 
     Example: clamkit sweep demo --jobs 2
     """
     if not dry_run:
-        finished = _sweep(grid, runs, jobs, rerun)
+        finished = _sweep(grid, runs, jobs, rerun, scheduler)
         console.print(f"{len(finished)} runs of {grid} are done here", markup=False)
         return
     from clamkit.sweep import Grid, plan, workers
@@ -158,11 +175,11 @@ def sweep_command(
     )
 
 
-def _sweep(grid: str, runs: Path | None, jobs: int | None, rerun: bool = False) -> list:
+def _sweep(grid: str, runs: Path | None, jobs: int | None, rerun: bool = False, scheduler: str | None = None) -> list:
     from clamkit.sweep import Grid, sweep
 
     with _stoppable():
-        finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, rerun=rerun)
+        finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, rerun=rerun, scheduler=scheduler)
     if failed:
         folder, why = next(iter(failed.items()))
         raise ClamkitError(
@@ -241,10 +258,12 @@ def status_command(
     runs: RunsOption = None,
     grid: Annotated[str | None, typer.Option(help="show a grid, also what is not yet begun")] = None,
 ) -> None:
-    """What is done, running, failed, stopped or missing.
+    """What is done, running, failed, stopped or missing; more than 100 runs are counted, not listed.
 
     Example: clamkit status --grid demo
     """
+    import pandas as pd
+
     from clamkit.runs import RunStore
 
     store = RunStore(runs)
@@ -257,40 +276,55 @@ def status_command(
             f"no runs in {paths.shown(store.root)} yet: `make demo` or `clamkit train` makes some.", markup=False
         )
         return
+    if len(found) > MANY:
+        parts = [(*run.folder.relative_to(store.root).parts[:3], run.state) for run in found]
+        rows = [(dataset, method, *kind.split("-", 1), state) for dataset, method, kind, state in parts]
+        frame = pd.DataFrame(rows, columns=["dataset", "method", "augmentation", "strength", "state"])
+        _show_states(frame.astype({"strength": float}), paths.shown(store.root))
+        return
     table = Table()
     for column in ("run", "state", "average", "std", "worst 10 %", "seconds"):
         table.add_column(column, justify="left" if column in ("run", "state") else "right")
     for run in found:
-        numbers = ["", "", "", ""]
-        if run.done:
-            s = run.summary
-            numbers = [f"{s['average']:.1%}", f"{s['std']:.1%}", f"{s['worst']:.1%}", f"{s['seconds']:.0f}"]
-        table.add_row(str(run.folder.relative_to(store.root)), run.state, *numbers)
+        numbers, state = ["", "", "", ""], run.state
+        if state == "done":
+            try:
+                s = run.summary
+                numbers = [f"{s['average']:.1%}", f"{s['std']:.1%}", f"{s['worst']:.1%}", f"{s['seconds']:.0f}"]
+            except ClamkitError:
+                state = "damaged"
+        table.add_row(str(run.folder.relative_to(store.root)), state, *numbers)
     console.print(table)
 
 
 def _show_grid(grid: str, runs: Path | None) -> None:
-    """Methods × strengths of a grid: how many seeds are done, and what state the others are in."""
     from clamkit.sweep import Grid, plan
 
     frame = plan(Grid.load(grid), runs)
-    kinds = frame["augmentation"] + " " + frame["strength"].map("{:g}".format)
-    rows = frame["method"]
+    frame["dataset"] = frame["dataset"].map(lambda name: Path(name).stem)
+    _show_states(frame, grid)
+
+
+def _show_states(frame, title: str) -> None:
+    """Methods × strengths: how many runs are done, and what state the others are in."""
+    marks = {"running": "+", "failed": "!", "stopped": "~", "damaged": "?"}
+    frame = frame.assign(row=frame["method"])
     if frame["dataset"].nunique() > 1:
-        rows = frame["dataset"].map(lambda name: Path(name).stem) + " " + rows
-    table = Table(title=f"{grid}: runs done / all, and what else is under way")
-    table.add_column("")
-    for kind in kinds.unique():
-        table.add_column(kind, justify="right")
-    for name in rows.unique():
-        cells = []
-        for kind in kinds.unique():
-            states = frame.loc[(rows == name) & (kinds == kind), "state"]
-            others = states[~states.isin(["done", "committed", "missing"])].value_counts()
-            text = "".join(f", {count} {state}" for state, count in others.items())
-            cells.append(f"{states.isin(['done', 'committed']).sum()}/{len(states)}{text}" if len(states) else "")
-        table.add_row(name, *cells)
-    console.print(table)
+        frame["row"] = frame["dataset"] + " " + frame["method"]
+    for kind, part in frame.groupby("augmentation", sort=False):
+        strengths = sorted(part["strength"].unique())
+        table = Table(title=f"{title}: runs done / all, {', '.join(f'{m} {state}' for state, m in marks.items())}")
+        table.add_column(kind, no_wrap=True)
+        for strength in strengths:
+            table.add_column(f"{strength:g}", justify="right")
+        for name in part["row"].unique():
+            cells = []
+            for strength in strengths:
+                states = part.loc[(part["row"] == name) & (part["strength"] == strength), "state"]
+                others = "".join(f" {mark}{n}" for state, mark in marks.items() if (n := (states == state).sum()))
+                cells.append(f"{states.isin(['done', 'committed']).sum()}/{len(states)}{others}" if len(states) else "")
+            table.add_row(name, *cells)
+        console.print(table)
     counts = frame["state"].value_counts()
     console.print(", ".join(f"{count} {state}" for state, count in counts.items()), markup=False)
 

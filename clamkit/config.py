@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -131,8 +132,9 @@ class RunConfig(BaseModel):
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:10]
 
     def folder(self) -> Path:
-        """<dataset>/<method>/<augmentation>-<value>/seed<k>-<hash>, relative to the runs folder."""
+        """<dataset>/<method>/<augmentation>-<value>/seed<k>-<hash>, relative to the runs folder and always below it."""
         dataset = Path(self.dataset).stem if Path(self.dataset).name != self.dataset else self.dataset
+        dataset = re.sub(r"[^\w .+-]", "_", dataset)[:60].strip(". ") or "data"  # for people; the hash tells apart
         return Path(dataset, self.method, f"{self.augmentation}-{self.strength:g}", f"seed{self.seed}-{self.hash()}")
 
     @classmethod
@@ -149,7 +151,10 @@ class RunConfig(BaseModel):
             raise unknown("scale", scale, ("small", "paper"))
         if scale == "paper" and paper_dataset:
             fields |= paper.recipe(paper_dataset)
-        return cls(**(fields | dict(namespace.get("options") or {})))
+        options = namespace.get("options") or {}
+        if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
+            raise ClamkitError(f"options={options!r} is not allowed: it must be a dict of further fields.")
+        return cls(**(fields | options))
 
 
 def _check_injected(namespace: dict[str, Any]) -> None:

@@ -108,10 +108,14 @@ def load(
         return _load_known(str(name), place, image_size, skip_bad_images)
     if stand_in := re.fullmatch(GENERATED, str(name)):
         return _dataset(str(name), **readers.generate(int(stand_in[1]), tail=bool(stand_in[2])))
-    path = Path(name).expanduser().resolve()
-    if path.is_file() and path.suffix == ".npz":
+    try:
+        path = Path(name).expanduser().resolve()
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of nobody
+        is_file = is_folder = False
+    if is_file and path.suffix == ".npz":
         return _dataset(path.stem, **readers.read_npz(path))
-    if path.is_dir():
+    if is_folder:
         return _dataset(path.name, **readers.read_folder(path, image_size, skip_bad_images))
     error = unknown("dataset", str(name), KNOWN)
     raise ClamkitError(f"{error} Or the path of an .npz file, or of a folder with train/ and test/ (or val/) in it.")

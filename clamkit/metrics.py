@@ -232,6 +232,8 @@ def _epochs_by_classes(history: pd.DataFrame, column: str) -> pd.DataFrame:
             raise unknown("history column", name, map(str, history.columns))
     if not len(history):
         raise ClamkitError("the history has no rows: train at least one epoch.")
+    if not np.isfinite(history[["epoch", "class"]].to_numpy(dtype=np.float64)).all():
+        raise ClamkitError("the history has epochs or classes that are no numbers: give it as a run has it.")
     twice = history.duplicated(["epoch", "class"])
     if twice.any():
         epoch, klass = history.loc[twice, ["epoch", "class"]].iloc[0]

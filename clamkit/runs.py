@@ -1,17 +1,19 @@
 """Runs on disk: one folder each, every file written under a temporary name and renamed, `DONE` last.
 
-`DONE` holds the SHA-256 of the other files, so that damage to a finished run is seen.
+`DONE` holds the SHA-256 of the other files; whatever is read of a finished run is checked against it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import os
+import secrets
 import zipfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,13 +31,15 @@ from clamkit.metrics import METRICS, class_accuracy
 log = logging.getLogger("clamkit")
 
 COLUMNS = ("weight", "train_accuracy", "train_loss", "test_accuracy")  # of the history, for each epoch and class
+TYPES = dict.fromkeys(("epoch", "class"), np.dtype("int32")) | dict.fromkeys(COLUMNS, np.dtype("float64"))
+LOOK = 1.0  # seconds to try for a lock: longer than another process needs to look whether it is held
 RESULTS = ("config.json", "history.parquet", "predictions.parquet", "summary.json", "checkpoint.pt")
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`; when the block ends well it takes its place, flushed to disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -50,8 +54,8 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 class Run:
@@ -81,6 +85,8 @@ class Run:
                 pass
         except Timeout:
             return "running"
+        except OSError:  # a folder that cannot be written: nobody trains there
+            pass
         if (self.folder / "failed.txt").is_file():
             return "failed"
         return "stopped" if (self.folder / "config.json").is_file() else "missing"
@@ -88,24 +94,24 @@ class Run:
     @cached_property
     def config(self) -> RunConfig:
         try:
-            return self._read("config.json", lambda path: RunConfig(**json.loads(path.read_text(encoding="utf-8"))))
+            return self._read("config.json", lambda content: RunConfig(**json.loads(content)))
         except ClamkitError as error:
             raise ClamkitError(f"{error} If another version of the kit wrote this folder, move it away.") from error
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Final metrics, class names, data fingerprint, versions, wall time."""
-        return self._read("summary.json", lambda path: json.loads(path.read_text(encoding="utf-8")))
+        return self._read("summary.json", json.loads)
 
     @cached_property
     def history(self) -> pd.DataFrame:
         """One row for each epoch and class: epoch, class, weight, train_accuracy, train_loss, test_accuracy."""
-        return self._read("history.parquet", pd.read_parquet)
+        return self._read("history.parquet", read_history)
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
         """label and prediction of each test image, in the order of the test set."""
-        return self._read("predictions.parquet", pd.read_parquet)
+        return self._read("predictions.parquet", lambda content: pd.read_parquet(io.BytesIO(content)))
 
     @property
     def class_names(self) -> list[str]:
@@ -122,10 +128,15 @@ class Run:
         accuracy = class_accuracy(self.predictions["label"], self.predictions["prediction"], len(self.class_names))
         return pd.Series(accuracy, index=self.class_names, name=self.config.method)
 
-    def _read(self, name: str, reader):
+    def _read(self, name: str, reader: Callable[[bytes], Any]) -> Any:
         path = self.folder / name
         try:
-            return reader(path)
+            content = path.read_bytes()
+            if self.done and self._sums().get(name) != _sha256(content):
+                raise ValueError("not what was written")
+            if not self.done and name in ("summary.json", "predictions.parquet"):
+                raise FileNotFoundError  # cut off between these and DONE: nothing vouches for them
+            return reader(content)
         except FileNotFoundError:
             raise ClamkitError(f"{paths.shown(path)} is not there: the run is not finished. Start it again.") from None
         except Exception as error:
@@ -133,13 +144,21 @@ class Run:
                 f"{paths.shown(path)} is damaged ({error}). Train the same config again: the checkpoint rebuilds it."
             ) from error
 
-    def damaged(self) -> list[str]:
-        """Files that no longer are what `DONE` says they were."""
+    def _sums(self) -> dict[str, str]:
+        """What `DONE` says of the other files; empty if it is damaged itself."""
         try:
-            sums = json.loads((self.folder / "DONE").read_text(encoding="utf-8"))
+            sums = json.loads((self.folder / "DONE").read_bytes())
         except ValueError:
+            return {}
+        return sums if isinstance(sums, dict) and set(sums) == set(RESULTS) else {}
+
+    def damaged(self, *, checkpoint: bool = True) -> list[str]:
+        """Files that no longer are what `DONE` says they were; the checkpoint, which may be large, on demand."""
+        sums = self._sums()
+        if not sums:
             return ["DONE"]
-        return [n for n, s in sums.items() if not (self.folder / n).is_file() or _sha256(self.folder / n) != s]
+        files = {name: self.folder / name for name in RESULTS if checkpoint or name != "checkpoint.pt"}
+        return [n for n, file in files.items() if not file.is_file() or _sha256(file.read_bytes()) != sums[n]]
 
     # -------------------------------------------------------------------------------------------- writing
 
@@ -148,7 +167,7 @@ class Run:
         """Only one process trains a run; the lock ends with its process, however that ends."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / ".lock", timeout=0):
+            with FileLock(self.folder / ".lock", timeout=LOOK):
                 yield
         except Timeout:
             raise ClamkitError(
@@ -161,24 +180,26 @@ class Run:
         """Make this folder the folder of `config`, or refuse if it is another's. Damaged results are set aside."""
         for leftover in self.folder.glob(".*.tmp"):
             leftover.unlink()
-        path = self.folder / "config.json"
-        if path.is_file():
-            try:
-                found = RunConfig(**json.loads(path.read_text(encoding="utf-8")))
-            except json.JSONDecodeError:
-                self.set_aside("config.json", "not readable")
-            else:
-                if found.identity() != config.identity():
-                    different = {k for k, v in found.model_dump().items() if v != getattr(config, k)}
-                    raise ClamkitError(
-                        f"{paths.shown(self.folder)} holds a run of another config (different: "
-                        f"{', '.join(sorted(different))}): move that folder away, or choose another runs folder."
-                    )
         if self.done:
             for name in self.damaged():
                 self.set_aside(name, "not what was written")
                 (self.folder / "DONE").unlink(missing_ok=True)
-        if not path.is_file():
+        path = self.folder / "config.json"
+        found = None
+        if path.is_file():
+            try:
+                found = RunConfig(**json.loads(path.read_bytes()))
+            except (ValueError, TypeError) as error:
+                if self.done:  # sound, but not of this version
+                    raise ClamkitError(f"{paths.shown(path)}: {error} Move that folder away.") from error
+                self.set_aside("config.json", str(error))
+        if found and found.identity() != config.identity():
+            different = {k for k, v in found.model_dump().items() if v != getattr(config, k)}
+            raise ClamkitError(
+                f"{paths.shown(self.folder)} holds a run of another config (different: "
+                f"{', '.join(sorted(different))}): move that folder away, or choose another runs folder."
+            )
+        if found != config and not self.done:
             write_json(path, config.model_dump())
 
     def set_aside(self, name: str, why: str) -> None:
@@ -194,7 +215,10 @@ class Run:
         """Write checkpoint.pt; the one before stays as checkpoint.previous.pt until the run is done."""
         path = self.folder / "checkpoint.pt"
         with atomic(path) as temporary:
-            torch.save(state, temporary)
+            try:
+                torch.save(state, temporary)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(f"{path.name} could not be written, is the disk full? ({error})") from error
             if path.is_file():
                 os.replace(path, self.folder / "checkpoint.previous.pt")
 
@@ -205,13 +229,18 @@ class Run:
             if not path.is_file():
                 continue
             try:
-                with zipfile.ZipFile(path) as archive:
-                    if broken := archive.testzip():
-                        raise zipfile.BadZipFile(f"checksum of {broken}")
-                return torch.load(path, map_location="cpu", weights_only=True)
+                return self.read_checkpoint(path)
             except Exception as error:  # zip, pickle and torch all have their own
                 self.set_aside(name, str(error).split("\n")[0][:100])
         return None
+
+    @staticmethod
+    def read_checkpoint(path: Path) -> dict:
+        """Raises on any damage: every record of the archive has its checksum."""
+        with zipfile.ZipFile(path) as archive:
+            if broken := archive.testzip():
+                raise zipfile.BadZipFile(f"checksum of {broken}")
+        return torch.load(path, map_location="cpu", weights_only=True)
 
     def save_history(self, columns: dict[str, torch.Tensor]) -> None:
         epochs, classes = columns["weight"].shape
@@ -223,14 +252,14 @@ class Run:
             | {name: columns[name].flatten().numpy() for name in COLUMNS}
         )
         with atomic(self.folder / "history.parquet") as temporary:
-            frame.to_parquet(temporary, index=False)
+            frame.to_parquet(temporary, index=False, write_page_checksum=True)
 
     def finish(self, summary: dict[str, Any], predictions: pd.DataFrame) -> None:
         with atomic(self.folder / "predictions.parquet") as temporary:
             predictions.to_parquet(temporary, index=False)
         write_json(self.folder / "summary.json", summary)
         (self.folder / "checkpoint.previous.pt").unlink(missing_ok=True)
-        write_json(self.folder / "DONE", {name: _sha256(self.folder / name) for name in RESULTS})
+        write_json(self.folder / "DONE", {name: _sha256((self.folder / name).read_bytes()) for name in RESULTS})
         for name in ("history", "summary", "predictions"):
             self.__dict__.pop(name, None)
 
@@ -250,17 +279,57 @@ class RunStore:
         return [Run(path.parent) for path in sorted(self.root.glob(f"*/*/*/*/{marker}"))]
 
     def frame(self) -> pd.DataFrame:
-        """One row for each finished run: the config's fields, `strength` of its augmentation, the final metrics."""
-        return as_frame(self.runs())
+        """One row for each finished run: the config's fields, `strength` of its augmentation, the final metrics.
+
+        Rows once read and checked are kept in `.index.json`, each under the SHA-256 of its run's `DONE` and the sizes
+        and times of the files it came from: one that changed is read anew.
+        """
+        kept, rows = self._index(), {}
+        for run in self.runs():
+            seen = [_seen(run.folder / file) for file in ("config.json", "summary.json")]
+            name = run.folder.relative_to(self.root).as_posix()
+            key = f"{name} {_sha256(repr(seen).encode() + (run.folder / 'DONE').read_bytes())}"
+            rows[key] = (kept.get(key) or _row(run)) | {"folder": str(run.folder)}
+        if rows.keys() != kept.keys():
+            body = json.dumps([list(RunConfig.model_fields), rows])
+            with suppress(OSError), atomic(self.root / ".index.json") as temporary:  # a folder may be read-only
+                temporary.write_text(f"{_sha256(body.encode())}\n{body}", encoding="utf-8")
+        return pd.DataFrame(list(rows.values()))
+
+    def _index(self) -> dict[str, dict]:
+        """Rows by key; empty if there is no index, or it is damaged or of another version of the kit."""
+        try:
+            digest, body = (self.root / ".index.json").read_text(encoding="utf-8").split("\n", 1)
+            fields, rows = json.loads(body) if digest == _sha256(body.encode()) else (None, {})
+        except (OSError, ValueError):
+            return {}
+        return rows if fields == list(RunConfig.model_fields) else {}
+
+
+def read_history(content: bytes) -> pd.DataFrame:
+    """A history as `save_history` wrote it; a flipped bit in its pages or its header raises."""
+    frame = pd.read_parquet(io.BytesIO(content), page_checksum_verification=True)
+    if frame.dtypes.to_dict() != TYPES:
+        raise ValueError(f"its columns are {', '.join(frame)}")
+    return frame
+
+
+def _seen(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _row(run: Run) -> dict[str, Any]:
+    metrics = {k: v for k, v in run.summary.items() if not isinstance(v, dict | list)}
+    return run.config.model_dump() | metrics | {"strength": run.config.strength, "folder": str(run.folder)}
 
 
 def as_frame(runs: Iterable[Run]) -> pd.DataFrame:
     """One row for each run: the config's fields, `strength` of its augmentation, the final metrics, the folder."""
-    rows, columns = [], [*RunConfig.model_fields, *METRICS, "strength", "folder"]
-    for run in runs:
-        metrics = {k: v for k, v in run.summary.items() if not isinstance(v, dict | list)}
-        extra = {"strength": run.config.strength, "folder": str(run.folder)}
-        rows.append(run.config.model_dump() | metrics | extra)
+    rows, columns = [_row(run) for run in runs], [*RunConfig.model_fields, *METRICS, "strength", "folder"]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns).astype(dict.fromkeys(METRICS, float))
 
 

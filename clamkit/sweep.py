@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +30,13 @@ from clamkit.errors import ClamkitError, unknown
 from clamkit.runs import Run, RunStore
 
 KEYS = ("notebook", "fixed", "axes", "grids")
+MOST = 100_000  # runs of a grid
 START_TIMEOUT = 300  # seconds a kernel may take to start on a busy machine
+ORPHANS = 10.0  # seconds the kernel of a sweep that was killed may take to end
 START_UP = 8.0  # seconds of a run that are not training: processes, imports, pictures
+
+
+Outcome = tuple[RunConfig, str | None, float]  # the run, why it failed, seconds
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Grid:
             raise unknown("grid", str(grid), [file.stem for file in folder.glob("*.yaml")])
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # safe_load also meets dates and depths
             raise ClamkitError(f"{path} is not sound YAML: {error}") from error
         return cls._parse(path.stem, content)
 
@@ -61,18 +69,28 @@ class Grid:
         for key in content:
             if key not in KEYS:
                 raise unknown(f"key in grid {name}", key, KEYS)
-        axes = content.get("axes", {})
-        if not isinstance(axes, dict):
-            raise ClamkitError(f"`axes` of grid {name} is {axes!r}: it must be a mapping from field to values.")
+        axes, fixed, grids = content.get("axes", {}), content.get("fixed") or {}, content.get("grids", [])
+        for what, part in (("axes", axes), ("fixed", fixed)):
+            if not isinstance(part, dict) or not all(isinstance(key, str) for key in part):
+                raise ClamkitError(f"`{what}` of grid {name} is {part!r}: it must be a mapping from fields to values.")
         for key, values in axes.items():
             if not isinstance(values, list) or not values:
                 raise ClamkitError(
                     f"axis {key!r} of grid {name} is {values!r}: it must be a list of at least one value."
                 )
-        notebook, fixed = content.get("notebook", "10_train_fashion_mnist"), content.get("fixed") or {}
-        shared = {"notebook": notebook, "fixed": fixed}
-        parts = [shared | part | {"fixed": fixed | (part.get("fixed") or {})} for part in content.get("grids", [])]
-        return cls(name, notebook, axes, fixed, tuple(cls._parse(name, part) for part in parts))
+            if key in fixed:
+                raise ClamkitError(f"{key!r} is fixed in grid {name} and an axis too: it can be one of the two.")
+        if (count := math.prod(map(len, axes.values()))) > MOST:
+            raise ClamkitError(f"grid {name} has {count} runs: more than {MOST} must be a mistake.")
+        notebook = content.get("notebook", "10_train_fashion_mnist")
+        if not isinstance(notebook, str) or not isinstance(grids, list) or not all(isinstance(g, dict) for g in grids):
+            raise ClamkitError(f"grid {name}: `notebook` must be a name, and `grids` a list of grids.")
+        parts = []
+        for part in grids:
+            own = part.get("fixed") or {}
+            shared = {"notebook": notebook, "fixed": fixed | own if isinstance(own, dict) else own}
+            parts.append(cls._parse(name, shared | {key: part[key] for key in part if key != "fixed"}))
+        return cls(name, notebook, axes, fixed, tuple(parts))
 
     def runs(self) -> dict[RunConfig, str]:
         """Each run and the notebook that makes it, in order; a run that stands in two parts comes once."""
@@ -98,7 +116,7 @@ def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
     rows = []
     for config in grid.configs():
         run = store.run(config)
-        state = run.state
+        state = "damaged" if run.done and run.damaged(checkpoint=False) else run.state
         if state != "done" and config.folder().as_posix() in committed:
             state = "committed"
         seconds = run.summary["seconds"] if state == "done" else float("nan")
@@ -138,7 +156,10 @@ def notebook_parameters(notebook: Path) -> set[str]:
         raise ClamkitError(
             f"{paths.shown(notebook)} has no cell tagged `parameters`: a sweep cannot set anything in it."
         )
-    return set(inspect_notebook(str(notebook)))
+    try:
+        return set(inspect_notebook(str(notebook)))
+    except ValueError as error:  # no kernel named, or none that papermill knows
+        raise ClamkitError(f"papermill cannot read {paths.shown(notebook)}: {error}") from error
 
 
 def parameters_of(config: RunConfig, known: set[str]) -> dict[str, Any]:
@@ -148,7 +169,7 @@ def parameters_of(config: RunConfig, known: set[str]) -> dict[str, Any]:
     return own | {"options": {key: value for key, value in fields.items() if key not in known}}
 
 
-class _Processes:
+class Processes:
     """The child processes of a sweep, so that all can be ended when the sweep is stopped."""
 
     def __init__(self):
@@ -173,20 +194,27 @@ class _Processes:
                 process.terminate()  # its kernel sees that it is gone and ends too
 
 
-def execute(config: RunConfig, notebook: Path, runs: Path, environment: dict[str, str], processes: _Processes) -> Run:
+def execute(
+    config: RunConfig, notebook: Path, root: Path, environment: dict[str, str], processes: Processes, patience: float
+) -> None:
     """One run in a process of its own: papermill executes the notebook with the config's fields as parameters.
 
     The executed notebook ends up in the run folder; if it fails, as failed.ipynb with the traceback in failed.txt.
+    If the sweep is killed its children end with it, a moment later: `patience` is how long to wait for that.
     """
-    run = RunStore(runs).run(config)
+    run = RunStore(root).run(config)
     working, failed = run.folder / "running.ipynb", run.folder / "failed.txt"
     known = notebook_parameters(notebook)
     try:
         run.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(run.folder / ".sweep.lock", timeout=0):
+        with FileLock(run.folder / ".sweep.lock", timeout=patience):
+            with FileLock(run.folder / ".lock", timeout=patience):
+                if run.done and not run.damaged(checkpoint=False):  # made by another sweep in the meantime
+                    return
             options = ["--no-progress-bar", "--kernel", "python3", "--start-timeout", str(START_TIMEOUT)]
             values = ["-y", json.dumps(parameters_of(config, known))]
-            command = [sys.executable, "-m", "papermill", str(notebook), str(working), *options, *values]
+            child = [sys.executable, "-m", "clamkit.child", str(os.getpid())]
+            command = [*child, "papermill", str(notebook), str(working), *options, *values]
             code, stderr = processes.run(command, env=os.environ | environment, cwd=notebook.parent)
             if processes.stopped and not run.done:
                 working.unlink(missing_ok=True)
@@ -200,15 +228,59 @@ def execute(config: RunConfig, notebook: Path, runs: Path, environment: dict[str
             for leftover in (failed, run.folder / "failed.ipynb"):
                 leftover.unlink(missing_ok=True)
     except Timeout:
-        raise ClamkitError("another sweep is at this run: it is left to that one.") from None
+        raise ClamkitError("another process is at this run: it is left to that one.") from None
     except OSError as error:
         raise ClamkitError(f"cannot write to {paths.shown(run.folder)}: {error}.") from error
-    return run
+
+
+def outcome(
+    config: RunConfig, notebook: Path, root: Path, threads: int, processes: Processes, patience: float, **environment
+) -> Outcome:
+    """`execute`, timed, with a failure as a value."""
+    started = time.monotonic()
+    environment |= {
+        "CLAMKIT_RUNS": str(root),
+        "CLAMKIT_PROGRESS": "0",
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+    error = None
+    try:
+        execute(config, notebook, root, environment, processes, patience)
+    except ClamkitError as refused:
+        error = str(refused)
+    return config, error, time.monotonic() - started
 
 
 def _last_words(stderr: str) -> str:
     lines = [line for line in stderr.splitlines() if line.strip()]
     return lines[-1] if lines else "papermill ended without a word"
+
+
+def _here(work: dict[RunConfig, Path], root: Path, jobs: int | None) -> Iterator[Outcome]:
+    """The runs on this machine, several side by side; each as it ends."""
+    jobs, threads = workers(jobs, len(work))
+    gpus, processes, slots = torch.cuda.device_count(), Processes(), list(range(jobs))
+
+    def one(config: RunConfig) -> Outcome:
+        slot = slots.pop()
+        device = {"CUDA_VISIBLE_DEVICES": str(slot % gpus)} if gpus else {}
+        try:
+            return outcome(config, work[config], root, threads, processes, ORPHANS, **device)
+        finally:
+            slots.append(slot)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(one, config) for config in work]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            processes.stop()
+            raise
 
 
 def sweep(
@@ -218,67 +290,47 @@ def sweep(
     jobs: int | None = None,
     rerun: bool = False,
     progress: bool = True,
+    scheduler: str | None = None,
 ) -> tuple[list[Run], dict[str, str]]:
     """Run what is missing of a grid; returns the runs that are finished here and, for those that failed, why.
 
-    A run whose results are committed (data/results) is not missing, unless `rerun`.
+    A run whose results are committed (data/results) is not missing, unless `rerun`; one that is damaged is.
 
     jobs: processes side by side; default one for each GPU, or one for each core with the threads shared out.
     progress: a bar over the runs where there is a terminal; a line for each run is printed anyway.
+    scheduler: address of a Dask scheduler whose workers share the runs folder; default: this machine.
     """
     store = RunStore(runs)
     made_by = grid.runs()
-    notebooks = {name: paths.notebooks() / f"{name}.ipynb" for name in set(made_by.values())}
-    for name, path in notebooks.items():
-        if not path.is_file():
-            raise unknown("notebook", name, [file.stem for file in paths.notebooks().glob("*.ipynb")])
+    notebooks = {file.stem: file for file in paths.notebooks().glob("*.ipynb")}
+    for name in made_by.values():
+        if name not in notebooks:
+            raise unknown("notebook", name, notebooks)
     committed = set() if rerun else results.committed()
-    missing = [c for c in made_by if not store.run(c).done and c.folder().as_posix() not in committed]
-    jobs, threads = workers(jobs, len(missing))
+    missing = {}
+    for config, name in made_by.items():
+        run = store.run(config)
+        if run.damaged(checkpoint=False) if run.done else config.folder().as_posix() not in committed:
+            missing[config] = notebooks[name]
+    if scheduler and missing:
+        from clamkit import cluster
+
+        outcomes = cluster.outcomes(scheduler, missing, store.root)
+    else:
+        outcomes = _here(missing, store.root, jobs)
     failed: dict[str, str] = {}
-    processes, slots, started = _Processes(), list(range(jobs)), {}
-
-    def one(config: RunConfig) -> Run:
-        started[config] = time.monotonic()
-        slot = slots.pop()
-        environment = {
-            "CLAMKIT_RUNS": str(store.root),
-            "CLAMKIT_PROGRESS": "0",
-            "OMP_NUM_THREADS": str(threads),
-            "MKL_NUM_THREADS": str(threads),
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-        }
-        if torch.cuda.device_count():
-            environment["CUDA_VISIBLE_DEVICES"] = str(slot % torch.cuda.device_count())
-        try:
-            return execute(config, notebooks[made_by[config]], store.root, environment, processes)
-        finally:
-            slots.append(slot)
-
-    done_before = len(made_by) - len(missing)
     shown = progress and sys.stderr.isatty()
+    done_before = len(made_by) - len(missing)
     bar = tqdm(total=len(made_by), initial=done_before, unit="run", desc=grid.name, disable=not shown)
-    with bar, ThreadPoolExecutor(jobs) as pool:
-        pending = {pool.submit(one, config): config for config in missing}
-        try:
-            while pending:
-                finished, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    config = pending.pop(future)
-                    label = f"{config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"
-                    try:
-                        summary = future.result().summary
-                        line = (
-                            f"average {summary['average']:.1%}  std {summary['std']:.1%}  worst {summary['worst']:.1%}"
-                        )
-                    except ClamkitError as error:
-                        failed[str(config.folder())] = str(error)
-                        line = f"FAILED: {error}"
-                    bar.write(f"  {label}  {line}  ({time.monotonic() - started[config]:.0f} s)", file=sys.stdout)
-                    bar.update()
-        except BaseException:
-            for future in pending:
-                future.cancel()
-            processes.stop()
-            raise
+    with bar, closing(outcomes):
+        for config, error, seconds in outcomes:
+            label = f"{config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"
+            if error:
+                failed[str(config.folder())] = error
+                line = f"FAILED: {error}"
+            else:
+                summary = store.run(config).summary
+                line = f"average {summary['average']:.1%}  std {summary['std']:.1%}  worst {summary['worst']:.1%}"
+            bar.write(f"  {label}  {line}  ({seconds:.0f} s)", file=sys.stdout)
+            bar.update()
     return [run for config in made_by if (run := store.run(config)).done], failed

@@ -100,7 +100,7 @@ def test_two_sweeps_never_make_the_same_run(small_npz):
     folder.mkdir(parents=True)
     with FileLock(folder / ".sweep.lock"):
         _, failed = sweep(grid, progress=False)
-    assert "another sweep is at this run" in next(iter(failed.values()))
+    assert "another process is at this run" in next(iter(failed.values()))
 
 
 def test_a_runs_folder_that_cannot_be_written(small_npz, tmp_path):
