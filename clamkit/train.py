@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -25,6 +25,7 @@ from clamkit import augment, data
 from clamkit.batches import Batches
 from clamkit.config import PROTOCOLS, RunConfig
 from clamkit.errors import ClamkitError, unknown
+from clamkit.live import live_view
 from clamkit.methods import build_method
 from clamkit.metrics import class_accuracy, fairness
 from clamkit.models import build_model, orthogonal_init
@@ -36,13 +37,19 @@ START, END = 1 / 25, 1e-5
 
 
 def train(
-    config: RunConfig, *, runs: str | os.PathLike | None = None, device: str = "auto", progress: bool | None = None
+    config: RunConfig,
+    *,
+    runs: str | os.PathLike | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    live: bool = False,
 ) -> Run:
     """Train one run and return it; a finished run is returned at once, an unfinished one goes on.
 
     runs      the runs folder; default `paths.runs()`
     device    "auto" takes CUDA, then MPS, then the CPU
     progress  a bar over the epochs; default: only for people (a terminal or a notebook, CLAMKIT_PROGRESS not 0)
+    live      in a notebook: weights and accuracies of the classes, drawn anew after each epoch
     """
     where = find_device(device)
     run = RunStore(runs).run(config)
@@ -55,7 +62,7 @@ def train(
         with run.locked():
             run.claim(config)
             if not run.done:
-                _train(run, config, game, progress)
+                _train(run, config, game, progress, live_view(dataset.class_names) if live else None)
     return run
 
 
@@ -102,7 +109,7 @@ def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> G
     return Game(dataset, batches, model, optimizer, weighter, device, config.amp)
 
 
-def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> None:
+def _train(run: Run, config: RunConfig, game: Game, progress: bool | None, watch: Callable | None) -> None:
     started = time.monotonic()
     dataset, weighter = game.dataset, game.weighter
     history: list[dict[str, Tensor]] = []
@@ -148,6 +155,8 @@ def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> No
         tested = class_accuracy(labels, predicted, dataset.num_classes)
         rows = (weights, torch.from_numpy(accuracy), torch.from_numpy(loss), torch.from_numpy(tested))
         history.append(dict(zip(COLUMNS, rows, strict=True)))
+        if watch:
+            watch(history)
         bar.set_postfix(average=f"{np.nanmean(tested):.1%}", worst=f"{np.nanmin(tested):.1%}")
         run.save_checkpoint(
             {

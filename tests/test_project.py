@@ -21,9 +21,9 @@ FLOORS = {
     **dict.fromkeys(
         ["_vision", "weighters", "losses", "methods", "models", "data", "readers", "augment", "batches"], 1
     ),
-    **dict.fromkeys(["train", "runs", "results", "config"], 2),
+    **dict.fromkeys(["train", "live", "runs", "results", "config"], 2),
     **dict.fromkeys(
-        ["cli", "sweep", "plots", "gameplots", "report", "bench", "explore", "integrations", "__main__"], 3
+        ["cli", "sweep", "plots", "gameplots", "report", "bench", "explore", "browse", "integrations", "__main__"], 3
     ),
 }
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
