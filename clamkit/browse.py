@@ -321,7 +321,7 @@ def _say(axis: Axes, sentence: str, width: int) -> None:
 
 def _png(figure: Figure, dpi: int = DPI) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, bbox_inches=figure.bbox_inches, pil_kwargs={"compress_level": 1})
+    figure.savefig(buffer, format="png", dpi=dpi, bbox_inches=figure.bbox_inches)
     return buffer.getvalue()
 
 
@@ -349,7 +349,7 @@ def runs_explorer(root=None) -> widgets.Widget:
     epoch = widgets.IntSlider(1, 1, 1, description="epoch", **narrow)
     confused = widgets.Dropdown(description="confusions of", **narrow)
     export = widgets.Button(description="export this view", icon="download", layout=widgets.Layout(width="170px"))
-    image, links = widgets.Image(format="png"), widgets.HTML()
+    image, links = widgets.Image(format="png", layout=widgets.Layout(max_width="100%")), widgets.HTML()
     notes = widgets.HTML("".join(f"<div><i>{escape(line)}</i></div>" for line in left_out[:5]))
     moving = False
 

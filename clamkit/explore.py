@@ -109,7 +109,7 @@ class GamePicture:
             (path,) = place.plot([], [], "-o", color=COLOURS["clam_kl"], ms=2.5, lw=0.8, **moving)
             (now,) = place.plot([], [], "o", color=COLOURS["clam_kl"], ms=9, mec="white", **moving)
             self.place = [allowed, path, now]
-            place.set_aspect("equal", adjustable="datalim")
+            place.set_xlim(-0.39, 1.39)  # as wide as the panel, so that its title stands where the others' do
             place.set_title("weights on the simplex (blue: allowed)")
         else:
             bars = place.bar(np.arange(1, n + 1), np.ones(n), color=colours[:n], **moving)
@@ -188,7 +188,7 @@ def game_explorer(start: Settings | None = None) -> widgets.Widget:
     rounds = widgets.IntSlider(start.rounds, 20, MOST_ROUNDS, 20, description="rounds", **wide)
     now = widgets.IntSlider(start.rounds, 1, start.rounds, description="up to round", **wide)
     clock = widgets.Play(value=start.rounds, min=1, max=start.rounds, interval=200)
-    image, numbers = widgets.Image(format="png"), widgets.HTML()
+    image, numbers = widgets.Image(format="png", layout=widgets.Layout(max_width="100%")), widgets.HTML()
     sliders = widgets.VBox()
     picture = lru_cache(GamePicture)  # one for each number of classes
     moving = False  # while code moves sliders, one redraw at the end is enough
@@ -203,7 +203,7 @@ def game_explorer(start: Settings | None = None) -> widgets.Widget:
         )  # fmt: skip
         try:
             image.value = picture(n).show(chosen, now.value)
-            numbers.value = _as_line(chosen, now.value)
+            numbers.value = _as_lines(chosen, now.value)
         except ClamkitError as error:
             numbers.value = f"<i>{escape(str(error))}</i>"
 
@@ -227,14 +227,17 @@ def game_explorer(start: Settings | None = None) -> widgets.Widget:
     for control in (*accuracies, tau, share, projection, now):
         control.observe(redraw, "value")
     rearrange()
-    left = widgets.VBox([payoffs, classes, sliders, tau, share, projection, rounds, now, clock])
-    return widgets.HBox([left, widgets.VBox([image, numbers])])
+    left = widgets.VBox(
+        [payoffs, classes, sliders, tau, share, projection, rounds, now, clock, numbers],
+        layout=widgets.Layout(flex="0 0 325px"),
+    )
+    return widgets.HBox([left, widgets.VBox([image], layout=widgets.Layout(min_width="0"))])
 
 
-def _as_line(settings: Settings, upto: int) -> str:
+def _as_lines(settings: Settings, upto: int) -> str:
     at = settings.numbers(upto)
     weights = ", ".join(f"{value:.3f}" for name, value in at.items() if name.startswith("weight"))
     return (
-        f"round {at.name}: weights {weights}; value {at['loss']:.3f}, mean {at['mean']:.3f}, best fixed weights "
-        f"{at['best']:.3f}; <b>regret {at['regret']:+.4f}</b>, bound {at['bound']:.4f}"
+        f"<b>round {at.name}</b><br>weights {weights}<br>value {at['loss']:.3f}, its mean {at['mean']:.3f}<br>"
+        f"best fixed weights {at['best']:.3f}<br>regret {at['regret']:+.4f}, bound {at['bound']:.4f}"
     )

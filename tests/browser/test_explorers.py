@@ -1,0 +1,206 @@
+"""The explorers in a real browser, in JupyterLab and as voila pages: sliders move, pictures and numbers follow.
+
+Needs a Chromium or Chrome on the PATH, or CLAMKIT_BROWSER with its path. Screenshots go to figures/screens.
+"""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import pytest
+
+from clamkit import paths
+from clamkit.config import RunConfig
+from clamkit.runs import RunStore
+from clamkit.train import train
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENS, RUNS = paths.figures() / "screens", paths.runs()  # before the tests' own folders take their place
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = os.environ.get("CLAMKIT_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+NOTEBOOKS = ("30_explore_game", "31_explore_runs")
+PATIENCE = 120_000  # milliseconds; a machine may be busy
+
+pytestmark = pytest.mark.skipif(not BROWSER, reason=f"no browser: none of {', '.join(NAMES)} is on the PATH")
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory) -> dict:
+    """A copy of the notebooks, settings of its own for Jupyter, and runs: the project's, or else two short ones."""
+    folder = tmp_path_factory.mktemp("served")
+    for name in NOTEBOOKS:
+        shutil.copy(ROOT / "notebooks" / f"{name}.ipynb", folder)
+    settings = folder.parent / "settings"
+    (settings / "@jupyterlab/apputils-extension").mkdir(parents=True)
+    quiet = {"fetchNews": "false", "checkForUpdates": False}
+    (settings / "@jupyterlab/apputils-extension/notification.jupyterlab-settings").write_text(json.dumps(quiet))
+    runs = RUNS
+    if not RunStore(RUNS).runs():
+        runs = folder.parent / "runs"
+        for method in ("normal", "clam"):
+            train(RunConfig(method=method, epochs=2), runs=runs)
+    own = {f"JUPYTER_{kind}_DIR": str(folder.parent / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+    own |= {"JUPYTERLAB_SETTINGS_DIR": str(settings), "JUPYTERLAB_WORKSPACES_DIR": str(folder.parent / "workspaces")}
+    env = os.environ | own | {"CLAMKIT_RUNS": str(runs), "PYTHONPATH": str(ROOT)}
+    env.pop("CLAMKIT_PROGRESS", None)  # someone looks
+    return {"cwd": folder, "env": env}
+
+
+@pytest.fixture(scope="session")
+def serve(environment, tmp_path_factory):
+    """serve("lab" or "voila") -> (address, token) of a server that is up; each is started once."""
+    started = {}
+
+    def start(kind: str) -> tuple[str, str]:
+        if kind in started:
+            return started[kind][1:]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        token, address = secrets.token_hex(16), f"http://127.0.0.1:{port}"
+        command = {
+            "lab": ["jupyterlab", "--no-browser", f"--ServerApp.port={port}", f"--IdentityProvider.token={token}"],
+            "voila": ["voila", ".", "--no-browser", f"--port={port}", f"--token={token}"],
+        }[kind]
+        if kind == "lab" and os.geteuid() == 0:
+            command.append("--allow-root")
+        log = open(tmp_path_factory.mktemp("log") / kind, "w")  # noqa: SIM115
+        process = subprocess.Popen([sys.executable, "-m", *command], **environment, stdout=log, stderr=log)
+        started[kind] = process, address, token
+        deadline = time.monotonic() + 60
+        while not answers(address):
+            assert process.poll() is None, Path(log.name).read_text()
+            assert time.monotonic() < deadline, Path(log.name).read_text()
+            time.sleep(0.3)
+        return address, token
+
+    yield start
+    for process, *_ in started.values():
+        process.terminate()
+        process.wait(30)
+
+
+def answers(address: str) -> int:
+    try:
+        return urlopen(address, timeout=5).status
+    except HTTPError as error:
+        return error.code
+    except (URLError, OSError):
+        return 0
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=sandbox)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page of 1280 pixels; errors on its console fail the test. What voila would fetch elsewhere is not let out."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 860}, accept_downloads=True)
+    opened.set_default_timeout(PATIENCE)
+    opened.route(re.compile(r"^https?://(?!127\.0\.0\.1)"), lambda route: route.fulfill(status=200, body=""))
+    errors = []
+    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    yield opened
+    opened.close()
+    assert not errors
+
+
+def open_in_lab(page, serve, name: str) -> None:
+    """Open a notebook, hide what is beside it, run all cells and wait for the last."""
+    address, token = serve("lab")
+    page.goto(f"{address}/lab/tree/{name}.ipynb?token={token}")
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+    page.keyboard.press("Control+b")
+    page.get_by_text("Python 3 (ipykernel) | Idle").or_(page.get_by_text("| Idle")).first.wait_for()
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
+
+def open_in_voila(page, serve, name: str) -> None:
+    address, token = serve("voila")
+    page.goto(f"{address}/voila/render/{name}.ipynb?token={token}")
+
+
+def moved(page, description: str, key: str, *, numbers: bool) -> None:
+    """Move a slider by keys: the picture (and the line of numbers) must follow."""
+    picture, line = page.locator("img.widget-image").first, page.locator(".widget-html-content")
+    before = picture.get_attribute("src"), line.all_inner_texts()
+    page.locator(".widget-slider", has_text=description).locator(".noUi-handle").press(key)
+    page.wait_for_function(
+        "before => document.querySelector('img.widget-image').getAttribute('src') != before", arg=before[0]
+    )
+    if numbers:
+        page.wait_for_function(
+            "before => document.querySelector('.widget-html-content').innerText != before", arg=before[1][0]
+        )
+
+
+def shoot(page, name: str) -> None:
+    """A screenshot of the explorer, from its top."""
+    page.locator("img.widget-image").first.scroll_into_view_if_needed()
+    SCREENS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENS / f"{name}.png")
+
+
+def check_no_error(page) -> None:
+    assert page.locator('[data-mime-type="application/vnd.jupyter.stderr"]:has-text("Traceback")').count() == 0
+    assert page.get_by_text("Traceback (most recent call last)").count() == 0
+
+
+OPEN = {"lab": open_in_lab, "voila": open_in_voila}
+
+
+@pytest.mark.parametrize("kind", OPEN)
+def test_the_game(page, serve, kind):
+    OPEN[kind](page, serve, "30_explore_game")
+    page.locator("img.widget-image").wait_for()
+    moved(page, "step size", "ArrowLeft", numbers=True)
+    moved(page, "accuracy 1", "ArrowRight", numbers=True)
+    page.locator(".widget-dropdown", has_text="projection").locator("select").select_option("kl")
+    page.locator(".jupyter-widgets.widget-play button").first.click()
+    page.wait_for_function("/^round [1-9][0-9]?\\b/.test(document.querySelector('.widget-html-content').innerText)")
+    page.locator(".jupyter-widgets.widget-play button").first.click()  # pause
+    moved(page, "up to round", "End", numbers=True)
+    check_no_error(page)
+    shoot(page, f"game_{kind}")
+
+
+@pytest.mark.parametrize("kind", OPEN)
+def test_the_runs(page, serve, kind, tmp_path):
+    OPEN[kind](page, serve, "31_explore_runs")
+    page.locator("img.widget-image").wait_for()
+    moved(page, "epoch", "ArrowLeft", numbers=False)
+    page.get_by_role("button", name="export this view").click()
+    for suffix, first in (("PNG", b"\x89PNG"), ("CSV", b"method,class,epoch,weight")):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=f"save as {suffix}").click()
+        assert Path(download.value.path()).read_bytes().startswith(first)
+    check_no_error(page)
+    shoot(page, f"runs_{kind}")
+
+
+@pytest.mark.parametrize("kind", OPEN)
+def test_nothing_without_the_token(page, serve, kind):
+    address, _ = serve(kind)
+    place = {"lab": "/lab/tree/30_explore_game.ipynb", "voila": "/voila/render/30_explore_game.ipynb"}[kind]
+    page.goto(address + place)
+    assert re.search("/login", page.url), page.url
+    assert answers(f"{address}/api/kernels") in (403, 404)
