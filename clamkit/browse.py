@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
@@ -26,6 +26,7 @@ from clamkit import data, paths, results
 from clamkit.config import STRENGTHS
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods import METHODS
+from clamkit.metrics import fairness
 from clamkit.plots import COLOURS, MARKERS, PERCENT, STYLE, label
 from clamkit.runs import COLUMNS, Run, RunStore
 
@@ -43,11 +44,10 @@ def find_runs(root=None) -> tuple[pd.DataFrame, list[str]]:
     """
     store = RunStore(root)
     rows, left_out = [], []
-    sources = [("runs folder", store.runs)]
-    sources += [(f"committed: {grid.stem}", lambda grid=grid: _committed(grid.stem)) for grid in _grids()]
-    for source, runs in sources:
+    grids = sorted(path.stem for path in results.folder().glob("*.parquet"))
+    for source, runs in [("runs folder", store.runs()), *((f"committed: {grid}", _committed(grid)) for grid in grids)]:
         try:
-            for run in runs():
+            for run in runs:
                 try:
                     rows.append(_row(source, run))
                 except ClamkitError as error:
@@ -62,14 +62,11 @@ def find_runs(root=None) -> tuple[pd.DataFrame, list[str]]:
     return pd.DataFrame(rows, columns=[*SETTING, "name", "run"]), left_out
 
 
-def _grids() -> list:
-    return sorted(results.folder().glob("*.parquet"))
-
-
-def _committed(grid: str) -> Iterable[Run]:
+def _committed(grid: str) -> Iterator[Run]:
     histories = dict(list(results.histories_of(grid).groupby("run", sort=False)))
-    rows = results.rows_of(grid).to_dict("records")
-    return (results.Recorded(row, histories[row["run"]]) for row in rows if row["run"] in histories)
+    for row in results.rows_of(grid).to_dict("records"):
+        if row["run"] in histories:
+            yield results.Recorded(row, histories[row["run"]])
 
 
 def _row(source: str, run: Run) -> dict:
@@ -92,14 +89,15 @@ def _row(source: str, run: Run) -> dict:
     }
 
 
-def readable(run: Run) -> Run:
-    """The run, if its history has the shape the kit writes; else an error that names it."""
-    columns = {"epoch", "class", *COLUMNS}
-    if not columns <= set(run.history) or set(run.history["class"]) != set(range(len(run.class_names))):
-        raise ClamkitError(
-            f"the history of {paths.shown(run.folder)} does not fit its classes: it is of another layout."
-        )
-    return run
+def _check(run: Run) -> None:
+    """A history that cannot be laid out as epochs × classes is named, whatever is wrong with it."""
+    try:
+        for column in COLUMNS:
+            run.wide(column)
+    except ClamkitError:
+        raise
+    except Exception as error:
+        raise ClamkitError(f"the history of {paths.shown(run.folder)} is of another layout ({error}).") from error
 
 
 @lru_cache(maxsize=2)
@@ -127,7 +125,7 @@ class View:
         if len(self.runs) > len(LINES):
             raise ClamkitError(f"{len(self.runs)} methods are chosen: {len(LINES)} at most can be told apart.")
         for run in self.runs.values():
-            readable(run)
+            _check(run)
         names = {tuple(run.class_names) for run in self.runs.values()}
         if len(names) > 1:
             raise ClamkitError("These runs have different classes: they cannot be compared.")
@@ -153,20 +151,19 @@ class View:
         return list(self.accuracy(self.first).nsmallest(count).index)
 
     def table(self) -> pd.DataFrame:
-        """The lines of the upper panels: a row for each method, class and epoch."""
-        parts = []
+        """The lines of the upper panels: a row for each method, epoch and class."""
+        parts = {}
         for name, run in self.runs.items():
-            parts += [
-                pd.DataFrame(
-                    {column: run.wide(column)[chosen] for column in ("weight", "train_accuracy", "test_accuracy")}
-                )
-                .assign(gap_to_normal=self.gap(run)[chosen] if self.baseline else np.nan)
-                .reset_index()
-                .assign(method=name, **{"class": chosen})
-                for chosen in self.classes
-            ]
-        order = ["method", "class", "epoch", "weight", "train_accuracy", "test_accuracy", "gap_to_normal"]
-        return pd.concat(parts, ignore_index=True)[order] if parts else pd.DataFrame(columns=order)
+            frames = {column: run.wide(column) for column in COLUMNS}
+            if self.baseline:
+                frames["gap_to_normal"] = self.gap(run)
+            stacked = {column: frame[list(self.classes)].stack() for column, frame in frames.items()}
+            parts[name] = pd.concat(stacked, axis=1)
+        return pd.concat(parts, names=["method", "epoch", "class"]).reset_index()
+
+    def numbers(self) -> pd.DataFrame:
+        """The fairness metrics of each method at the epoch."""
+        return pd.DataFrame({name: fairness(self.accuracy(run).dropna()) for name, run in self.runs.items()}).T
 
     def gap(self, run: Run) -> pd.DataFrame:
         return run.wide("test_accuracy") - self.baseline.wide("test_accuracy")
@@ -178,7 +175,10 @@ class View:
             figure.subplots_adjust(left=0.1, right=0.985, top=0.89, bottom=0.1)
             panels = (self._weights, self._accuracies, self._gaps, self._worst, self._confusions, self._examples)
             for axis, draw in zip(axes, panels, strict=True):
-                _or_sentence(draw, axis)
+                try:
+                    draw(axis)
+                except ClamkitError as error:
+                    _say(axis, str(error), 36)
             self._legend(figure)
             return _png(figure, dpi)
 
@@ -250,6 +250,10 @@ class View:
             raise ClamkitError(
                 "Committed results carry no predictions: train the run here (`make demo`) to see its confusions."
             )
+        if not {"label", "prediction"} <= set(run.predictions) or run.predictions.to_numpy().max() >= len(
+            self.class_names
+        ):
+            raise ClamkitError(f"the predictions of {paths.shown(run.folder)} are of another layout.")
         shares = pd.crosstab(run.predictions["label"], run.predictions["prediction"], normalize="index")
         right = pd.Series({i: shares.at[i, i] if i in shares.columns else 0.0 for i in shares.index})
         return shares.loc[right.nsmallest(CONFUSED).index]
@@ -305,13 +309,6 @@ def _short(name: str, width: int = 16) -> str:
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
-def _or_sentence(draw: Callable[[Axes], None], axis: Axes) -> None:
-    try:
-        draw(axis)
-    except ClamkitError as error:
-        _say(axis, str(error), 36)
-
-
 def _say(axis: Axes, sentence: str, width: int) -> None:
     axis.clear()
     axis.axis("off")
@@ -325,7 +322,7 @@ def _png(figure: Figure, dpi: int = DPI) -> bytes:
     return buffer.getvalue()
 
 
-def sentence_png(sentence: str) -> bytes:
+def _sentence(sentence: str) -> bytes:
     """The sentence as a picture, where there is nothing else to show."""
     with mpl.style.context(STYLE):
         figure = Figure((SIZE[0], 2), layout="none")
@@ -342,7 +339,7 @@ def runs_explorer(root=None) -> widgets.Widget:
     root: the runs folder, default `paths.runs()`.
     """
     table, left_out = find_runs(root)
-    narrow = {"layout": widgets.Layout(width="262px"), "style": {"description_width": "88px"}}
+    narrow = {"layout": widgets.Layout(width="266px"), "style": {"description_width": "92px"}}
     boxes = {key: widgets.Dropdown(description=key, **narrow) for key in SETTING}
     methods = widgets.SelectMultiple(description="methods", rows=5, **narrow)
     classes = widgets.SelectMultiple(description="classes", rows=5, **narrow)
@@ -350,18 +347,18 @@ def runs_explorer(root=None) -> widgets.Widget:
     confused = widgets.Dropdown(description="confusions of", **narrow)
     export = widgets.Button(description="export this view", icon="download", layout=widgets.Layout(width="170px"))
     image, links = widgets.Image(format="png", layout=widgets.Layout(max_width="100%")), widgets.HTML()
+    numbers = widgets.HTML()
     notes = widgets.HTML("".join(f"<div><i>{escape(line)}</i></div>" for line in left_out[:5]))
     moving = False
 
-    def here() -> pd.DataFrame:
+    def chosen() -> dict[str, Run]:
         rows = table
         for key, box in boxes.items():
             rows = rows[rows[key] == box.value]
-        return rows.set_index("name")
+        return {name: rows.set_index("name").at[name, "run"] for name in methods.value}
 
     def view() -> View:
-        rows = here()
-        return View({name: rows.at[name, "run"] for name in methods.value}, classes.value, epoch.value, confused.value)
+        return View(chosen(), classes.value, epoch.value, confused.value)
 
     def redraw(change=None) -> None:
         if moving:
@@ -369,9 +366,9 @@ def runs_explorer(root=None) -> widgets.Widget:
         links.value = ""
         try:
             shown = view()
-            image.value = shown.png()
+            image.value, numbers.value = shown.png(), _as_line(shown)
         except ClamkitError as error:
-            image.value = sentence_png(str(error))
+            image.value, numbers.value = _sentence(str(error)), ""
 
     def refill(change=None) -> None:
         """Every list offers what there is under the choices before it and keeps its choice if it still can."""
@@ -404,8 +401,7 @@ def runs_explorer(root=None) -> widgets.Widget:
             return
         moving = True
         try:
-            rows = here()
-            fresh = View({name: rows.at[name, "run"] for name in methods.value})
+            fresh = View(chosen())
             kept = [name for name in classes.value if name in fresh.class_names]
             at_end = epoch.value == epoch.max
             if tuple(classes.options) != fresh.class_names:
@@ -430,7 +426,7 @@ def runs_explorer(root=None) -> widgets.Widget:
             links.value = escape(str(error))
 
     if table.empty:
-        image.value = sentence_png(" ".join(left_out))
+        image.value = _sentence(" ".join(left_out))
         return widgets.VBox([image])
     for box in boxes.values():
         box.observe(refill, "value")
@@ -442,7 +438,15 @@ def runs_explorer(root=None) -> widgets.Widget:
     columns = (list(boxes.values())[:3], list(boxes.values())[3:], [methods], [classes])
     rows = widgets.HBox([widgets.VBox(column) for column in columns])
     below = widgets.HBox([epoch, confused, export, links])
-    return widgets.VBox([rows, below, image, notes])
+    return widgets.VBox([rows, below, numbers, image, notes])
+
+
+def _as_line(view: View) -> str:
+    parts = [
+        f"<b>{escape(name)}</b> {100 * row['average']:.1f} / {100 * row['std']:.1f} / {100 * row['worst']:.1f}"
+        for name, row in view.numbers().iterrows()
+    ]
+    return f"epoch {view.epoch}, average / std / worst 10 % of the classes in %: " + " · ".join(parts)
 
 
 def _link(content: bytes, kind: str) -> str:
