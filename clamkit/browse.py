@@ -243,7 +243,7 @@ class View:
         axis.set_title(f"worst classes at epoch {self.epoch}")
         axis.legend(loc="lower left", handletextpad=0.2)
 
-    def _confusion_counts(self) -> pd.DataFrame:
+    def confusion_shares(self) -> pd.DataFrame:
         """Share of each true class (rows: the worst first) taken for each class (columns), under the final network."""
         run = self.runs[self.confused]
         if isinstance(run, results.Recorded):
@@ -259,7 +259,7 @@ class View:
         return shares.loc[right.nsmallest(CONFUSED).index]
 
     def _confusions(self, axis: Axes) -> None:
-        shares = self._confusion_counts()
+        shares = self.confusion_shares()
         columns = shares.sum().nlargest(TAKEN_FOR).index.sort_values()
         shown = shares[columns].to_numpy()
         axis.imshow(shown, cmap="Blues", vmin=0, vmax=1, aspect="auto")
@@ -275,18 +275,22 @@ class View:
 
     def _examples(self, axis: Axes) -> None:
         """Test images of the worst classes, as what they are most often mistaken for."""
-        run, shares = self.runs[self.confused], self._confusion_counts()
+        run, shares = self.runs[self.confused], self.confusion_shares()
         config, found = run.config, run.predictions
         dataset = _dataset(config.dataset, config.data_dir, config.image_size, config.skip_bad_images)
         if dataset.sha256 != run.summary.get("data"):
             raise ClamkitError(f"{config.dataset} holds other images now than when the run was trained.")
         rows, names = [], []
         for true, row in shares.iterrows():
-            taken = row.drop(true, errors="ignore").idxmax()
-            wrong = np.flatnonzero((found["label"] == true) & (found["prediction"] == taken))[:EXAMPLES]
-            rows.append([_pixels(dataset.x_test, i) for i in wrong])
-            names.append(f"{_short(self.class_names[true], 14)}\n→ {_short(self.class_names[taken], 12)}")
-        height, width, channels = rows[0][0].shape if rows[0] else (1, 1, 3)
+            others = row.drop(true, errors="ignore")
+            if others.max() > 0:  # else all are right
+                taken = others.idxmax()
+                wrong = np.flatnonzero((found["label"] == true) & (found["prediction"] == taken))[:EXAMPLES]
+                rows.append([_pixels(dataset.x_test, i) for i in wrong])
+                names.append(f"{_short(self.class_names[true], 14)}\n→ {_short(self.class_names[taken], 12)}")
+        if not rows:
+            raise ClamkitError("No test image is mistaken.")
+        height, width, channels = rows[0][0].shape
         sheet = np.full((len(rows) * height, EXAMPLES * width, channels), 255, np.uint8)
         for i, images in enumerate(rows):
             for j, image in enumerate(images):
