@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
 
-from clamkit import browse, explore, game, live, results
-from clamkit.browse import View, find_runs, runs_explorer
+from clamkit import explore, game, live, results, views
+from clamkit.browse import find_runs, runs_explorer
 from clamkit.config import RunConfig
 from clamkit.errors import ClamkitError
 from clamkit.explore import GamePicture, Settings, game_explorer
 from clamkit.runs import Run
 from clamkit.simplex import LowerBounded
 from clamkit.train import train
+from clamkit.views import View
 
 
 def pixels(png: bytes) -> np.ndarray:
@@ -123,7 +124,7 @@ def many(classes: int, method: str, epochs: int = 3) -> Run:
     """A committed run of many classes, made up."""
     rng = np.random.default_rng(len(method))
     index = pd.MultiIndex.from_product([range(1, epochs + 1), range(classes)], names=["epoch", "class"])
-    history = pd.DataFrame(rng.random((len(index), 4)), index, list(browse.COLUMNS)).reset_index()
+    history = pd.DataFrame(rng.random((len(index), 4)), index, list(views.COLUMNS)).reset_index()
     row = {"run": method, "dataset": "some", "method": method, "average": 0.5, "seconds": 1.0}
     return results.Recorded(
         row | dict.fromkeys(("std", "cov", "range", "decile_range", "worst", "best"), 0.1), history.assign(run=method)
@@ -256,7 +257,7 @@ def test_images_of_other_data_are_not_shown(runs, small_npz):
     shown = View({"CLAM": runs["clam"]}).png()
     content = dict(np.load(small_npz))
     np.savez(small_npz, **content | {"x_test": 255 - content["x_test"]})
-    browse._dataset.cache_clear()
+    views._dataset.cache_clear()
     assert (pixels(View({"CLAM": runs["clam"]}).png()) != pixels(shown)).any()
 
 

@@ -23,7 +23,20 @@ FLOORS = {
     ),
     **dict.fromkeys(["train", "live", "runs", "results", "config"], 2),
     **dict.fromkeys(
-        ["cli", "sweep", "plots", "gameplots", "report", "bench", "explore", "browse", "integrations", "__main__"], 3
+        [
+            "cli",
+            "sweep",
+            "plots",
+            "gameplots",
+            "report",
+            "bench",
+            "explore",
+            "browse",
+            "views",
+            "integrations",
+            "__main__",
+        ],
+        3,
     ),
 }
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
