@@ -85,7 +85,7 @@ def runs_explorer(root=None) -> widgets.Widget:
     epoch = widgets.IntSlider(1, 1, 1, description="epoch", **narrow)
     confused = widgets.Dropdown(description="confusions of", **narrow)
     export = widgets.Button(description="export this view", icon="download", layout=widgets.Layout(width="170px"))
-    image, links = widgets.Image(format="png", layout=widgets.Layout(max_width="100%")), widgets.HTML()
+    image, links = widgets.Image(format="png", layout=widgets.Layout(max_width="min(100%, 1100px)")), widgets.HTML()
     numbers = widgets.HTML()
     notes = widgets.HTML("".join(f"<div><i>{escape(line)}</i></div>" for line in left_out[:5]))
     moving = False

@@ -137,7 +137,7 @@ def page(browser):
 def open_in_lab(page, serve, name: str) -> None:
     """Open a notebook, hide what is beside it, and run all cells."""
     address, token = serve("lab")
-    page.goto(f"{address}/lab/tree/{name}.ipynb?token={token}")
+    page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?token={token}")
     page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
     page.keyboard.press("Control+b")
     page.get_by_text("| Idle").first.wait_for()
@@ -199,6 +199,7 @@ def test_the_game(page, serve, environment, kind):
     expect(page.get_by_text(re.compile(r"^round [1-9]?[0-9]$"))).to_be_visible(timeout=PATIENCE)
     page.locator(".jupyter-widgets.widget-play button").first.click()  # pause
     moved(page, "up to round", "End")
+    expect(page.get_by_text("round 200", exact=True)).to_be_visible(timeout=PATIENCE)
     check_all_ran(page, kind, environment["cwd"] / "30_explore_game.ipynb")
     shoot(page, f"game_{kind}")
 
