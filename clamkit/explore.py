@@ -83,11 +83,11 @@ class Settings:
 class GamePicture:
     """The weights' path on the triangle, weights, value and regret over the rounds, for n classes.
 
-    `show` moves the lines of one lasting figure and draws only these: axes, titles and legends are drawn anew when the
-    number of rounds or the scale of the regret changes. So a slider's move costs milliseconds.
+    `show` moves the lines and numbers of one lasting figure and draws only these over a picture of the rest. So that
+    the rest never changes, rounds and regret are drawn as shares of their axes. A full redraw takes five times as long.
     """
 
-    SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)  # upper ends of the axis of regret
+    SCALES = (0.02, 0.04, 0.1, 0.2, 0.4, 1.0, 2.0)  # upper ends of the axis of regret; it begins at minus a half
 
     def __init__(self, n: int):
         with mpl.style.context(STYLE):
@@ -96,11 +96,11 @@ class GamePicture:
             axes = self.figure.subplots(2, 2, gridspec_kw={"wspace": 0.18, "hspace": 0.34}).flatten()
             self.figure.subplots_adjust(left=0.065, right=0.98, top=0.945, bottom=0.085)
             self._build(n, *axes)
-        self.drawn_for = None
+            self.canvas.draw()
+        self.background = self.canvas.copy_from_bbox(self.figure.bbox)
 
     def _build(self, n: int, place: Axes, weights: Axes, value: Axes, regret: Axes) -> None:
         colours = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
-        self.over_time, self.regret = (weights, value, regret), regret
         moving = {"animated": True}
         if n == 3:
             draw_triangle(place, LowerBounded(3, 0.5 / 3))
@@ -129,13 +129,21 @@ class GamePicture:
             "bound": (regret, "bound D/(τt) + τ/8 (for KL and clip)", dark),
         }
         self.lines = {name: a.plot([], [], label=text, **look, **moving)[0] for name, (a, text, look) in lines.items()}
-        weights.set(title="class weights", ylim=(0, 1), xlabel="round")
-        value.set(title="value of the game", ylim=(0, 1), xlabel="round")
-        regret.set(title="regret against its bound", xlabel="round")
-        for axis in self.over_time:
+        weights.set(title="class weights", ylim=(0, 1))
+        value.set(title="value of the game", ylim=(0, 1))
+        regret.set(title="regret against its bound", ylim=(-0.5, 1), yticks=(-0.5, 0, 0.5, 1), yticklabels=[])
+        small = {"size": mpl.rcParams["xtick.labelsize"], **moving}
+        self.rounds = []  # (share of the axis, its number), as for the regrets
+        for axis in (weights, value, regret):
+            axis.set(xlim=(0, 1), xticks=np.linspace(0, 1, 5), xticklabels=[])
+            axis.set_xlabel("round", labelpad=12)
+            across = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "top"}
+            self.rounds += [(x, axis.text(x, -0.035, "", **across, **small)) for x in axis.get_xticks()]
             legend = axis.legend(loc="upper right", ncols=2 if axis is weights and n > 4 else 1)
             for handle in legend.get_lines():
                 handle.set_animated(False)
+        up = {"transform": regret.get_yaxis_transform(), "ha": "right", "va": "center"}
+        self.regrets = [(y, regret.text(-0.02, y, "", **up, **small)) for y in regret.get_yticks()]
 
     def show(self, settings: Settings, upto: int | None = None) -> bytes:
         """PNG of the game by `settings`, drawn up to round `upto` (default: all)."""
@@ -144,17 +152,16 @@ class GamePicture:
         shown = table.iloc[: min(upto or T, T)]
         highest = max(table["regret"].iloc[T // 20 :].max(), table["bound"].iloc[-1])
         scale = next(s for s in self.SCALES if s > 1.05 * highest or s == self.SCALES[-1])
-        if self.drawn_for != (T, scale):
-            for axis in self.over_time:
-                axis.set_xlim(0, T + 1)
-            self.regret.set_ylim(-scale / 3, scale)
-            self.canvas.draw()
-            self.background, self.drawn_for = self.canvas.copy_from_bbox(self.figure.bbox), (T, scale)
+        at = shown.index / T
+        for share, number in self.rounds:
+            number.set_text(f"{share * T:.0f}")
+        for share, number in self.regrets:
+            number.set_text(f"{share * scale:.3g}".replace("-", "−"))
         weights = played.weights[: len(shown)]
         for i, line in enumerate(self.weights):
-            line.set_data(shown.index, weights[:, i])
+            line.set_data(at, weights[:, i])
         for name, line in self.lines.items():
-            line.set_data(shown.index, shown[name])
+            line.set_data(at, shown[name] / (scale if name in ("regret", "bound") else 1))
         if played.S.n == 3:
             allowed, path, now = self.place
             allowed.set_xy(np.array([played.S.argmin(-corner) for corner in np.eye(3)]) @ CORNERS)
@@ -165,7 +172,8 @@ class GamePicture:
                 bar.set_height(height)
             self.place[-1].set_ydata([played.S.u_min] * 2)
         self.canvas.restore_region(self.background)
-        for artist in (*self.place, *self.weights, *self.lines.values()):
+        numbers = [number for _, number in (*self.rounds, *self.regrets)]
+        for artist in (*self.place, *self.weights, *self.lines.values(), *numbers):
             self.figure.draw_artist(artist)
         buffer = io.BytesIO()
         Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert("RGB").save(buffer, "png", compress_level=1)
