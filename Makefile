@@ -1,11 +1,11 @@
-# make demo | test | faults | lab | bench | notebooks | lint — each sets everything up first. `make setup` alone does only that.
+# make demo | test | browser-test | faults | lab | app | bench | results | report | notebooks | lint — each sets everything up first. `make setup` alone does only that.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 EXTRAS := .venv/.extras
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup extras demo test faults lint lab bench results report notebooks clean
+.PHONY: help setup extras demo test browser-test faults lint lab app bench results report notebooks clean
 
 help:
 	@sed -n '1s/^# //p' Makefile
@@ -33,7 +33,11 @@ demo: setup
 	@$(BIN)/clamkit demo
 
 test: extras
-	@$(BIN)/python -m pytest --nbval tests notebooks
+	@$(BIN)/python -m pytest --nbval tests notebooks --ignore=tests/browser
+
+# the explorers in a real browser; skipped with a reason where there is none
+browser-test: extras
+	@$(BIN)/python -m pytest -rs tests/browser
 
 # kills, full disks, damaged files: what was lost, torn or wrong (some minutes)
 faults: extras
@@ -45,6 +49,11 @@ lint: setup
 
 lab: setup
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
+
+# the two explorers as pages; the address it prints carries the token they ask for
+app: extras
+	@mkdir -p build/app && cp notebooks/30_explore_game.ipynb notebooks/31_explore_runs.ipynb build/app
+	@$(BIN)/voila build/app --token
 
 bench: setup
 	@$(BIN)/clamkit bench --json data/results/bench.json

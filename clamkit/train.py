@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -27,6 +27,7 @@ from clamkit import augment, data, ranks
 from clamkit.batches import Batches
 from clamkit.config import PROTOCOLS, RunConfig
 from clamkit.errors import ClamkitError, unknown
+from clamkit.live import live_view
 from clamkit.methods import build_method
 from clamkit.metrics import class_accuracy, fairness
 from clamkit.models import build_model, orthogonal_init
@@ -38,13 +39,19 @@ START, END = 1 / 25, 1e-5
 
 
 def train(
-    config: RunConfig, *, runs: str | os.PathLike | None = None, device: str = "auto", progress: bool | None = None
+    config: RunConfig,
+    *,
+    runs: str | os.PathLike | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    live: bool = False,
 ) -> Run:
     """Train one run and return it; a finished run is returned at once, an unfinished one goes on.
 
     runs      the runs folder; default `paths.runs()`
     device    "auto" takes CUDA, then MPS, then the CPU
     progress  a bar over the epochs; default: only for people (a terminal or a notebook, CLAMKIT_PROGRESS not 0)
+    live      in a notebook: weights and accuracies of the classes, drawn anew after each epoch
     """
     run = RunStore(runs).run(config)
     with ranks.group(find_device(device)) as where:
@@ -64,7 +71,7 @@ def train(
             with run.locked() if ranks.rank() == 0 else nullcontext():
                 ranks.first_alone(lambda: run.claim(config) if ranks.rank() == 0 else None)
                 if not run.done:
-                    _train(run, config, game, progress)
+                    _train(run, config, game, progress, live_view(dataset.class_names) if live else None)
     return run
 
 
@@ -121,7 +128,7 @@ def _set_up(config: RunConfig, dataset: data.Dataset, device: torch.device) -> G
     return Game(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
 
 
-def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> None:
+def _train(run: Run, config: RunConfig, game: Game, progress: bool | None, watch: Callable | None) -> None:
     started = time.monotonic()
     dataset, weighter = game.dataset, game.weighter
     history: list[dict[str, Tensor]] = []
@@ -169,6 +176,8 @@ def _train(run: Run, config: RunConfig, game: Game, progress: bool | None) -> No
         tested = class_accuracy(labels, predicted, dataset.num_classes)
         rows = (weights, torch.from_numpy(accuracy), torch.from_numpy(loss), torch.from_numpy(tested))
         history.append(dict(zip(COLUMNS, rows, strict=True)))
+        if watch:
+            watch(history)
         bar.set_postfix(average=f"{np.nanmean(tested):.1%}", worst=f"{np.nanmin(tested):.1%}")
         if ranks.rank() > 0:
             continue  # the first process writes
