@@ -46,6 +46,7 @@ class RunConfig(BaseModel):
     dataset: str = Field("fashion_mnist_mini", description="a known name, an .npz file or an image folder")
     data_dir: str | None = Field(None, description="where to look first for the dataset's files")
     skip_bad_images: bool = Field(False, description="leave image files out that do not decode")
+    per_class: int | None = Field(None, ge=1, description="training images of each class to use; default all")
 
     method: str = Field("clam", description="one of " + ", ".join(METHODS))
     protocol: Literal["paper", "released"] = Field("paper", description="where paper and released code differ, which")

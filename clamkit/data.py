@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
@@ -63,6 +63,15 @@ class Dataset:
         """Training images in each class."""
         return np.bincount(self.y_train.numpy(), minlength=self.num_classes)
 
+    def part(self, per_class: int) -> Dataset:
+        """The first `per_class` training images of each class (fewer where a class has fewer); all test images."""
+        rows = torch.cat([torch.nonzero(self.y_train == label)[:per_class, 0] for label in range(self.num_classes)])
+        rows = rows.sort().values
+        x = self.x_train
+        x = Files([x.files[i] for i in rows.tolist()], x.size) if isinstance(x, Files) else x[rows]
+        digest = hashlib.sha256(f"{self.sha256} {per_class}".encode()).hexdigest()
+        return replace(self, x_train=x, y_train=self.y_train[rows], sha256=digest)
+
     def __repr__(self) -> str:
         n, c, h, w = self.x_train.shape
         return f"{self.name}: {n} training and {len(self.x_test)} test images, {c}×{h}×{w}, {self.num_classes} classes"
@@ -94,6 +103,7 @@ def load(
     data_dir: str | os.PathLike | None = None,
     image_size: int | None = None,
     skip_bad_images: bool = False,
+    per_class: int | None = None,
 ) -> Dataset:
     """A dataset by name ("fashion_mnist_mini", …), or from an .npz file or image folder by path.
 
@@ -102,7 +112,11 @@ def load(
     data_dir         where to look first for the files of a known dataset
     image_size       image files only: the side to resize to; needed for a folder whose images differ in size
     skip_bad_images  leave image files out that do not decode, instead of refusing
+    per_class        only so many training images of each class
     """
+    if per_class is not None:
+        whole = load(name, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
+        return whole.part(per_class)
     if str(name) in KNOWN:
         place = Path(data_dir).expanduser().resolve() if data_dir else None
         return _load_known(str(name), place, image_size, skip_bad_images)

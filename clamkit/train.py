@@ -61,6 +61,7 @@ def train(
                 data_dir=config.data_dir,
                 image_size=config.image_size,
                 skip_bad_images=config.skip_bad_images,
+                per_class=config.per_class,
             )
         )
         if ranks.world() > 1:

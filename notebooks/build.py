@@ -118,7 +118,11 @@ if scale == "paper":
     print(f"the paper's recipe: expect about {{paper.HOURS[alike]}} hours on one GPU (its appendix, for {{alike}})")'''),
     ("markdown", "## The data"),
     ("output", '''images = data.load(
-    config.dataset, data_dir=config.data_dir, image_size=config.image_size, skip_bad_images=config.skip_bad_images
+    config.dataset,
+    data_dir=config.data_dir,
+    image_size=config.image_size,
+    skip_bad_images=config.skip_bad_images,
+    per_class=config.per_class,
 )
 print(images)
 print("training images in a class:", images.sizes.min(), "to", images.sizes.max())
@@ -135,7 +139,7 @@ plt.show()'''),
     ("markdown", r"""## Training
 
 In every epoch the network trains on $\frac1B\sum_b w_{{y_b}}\,\ell_b$; then the min player looks at the training accuracies $v$ of the classes and moves the weights. A run that was stopped goes on from its last epoch, a finished one is only read."""),
-    ("output", '''run = train(config, runs=runs)
+    ("output", '''run = train(config, runs=runs, live=True)
 print("saved as", run.config.folder())'''),
     ("markdown", "## Weights and accuracies over the epochs"),
     ("output", '''plots.training_curves(run)

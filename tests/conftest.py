@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import clamkit._vision  # noqa: F401  before anything that imports torchvision itself, such as Lightning
+
 os.environ["CLAMKIT_PROGRESS"] = "0"
 ROOT = Path(__file__).resolve().parents[1]
 

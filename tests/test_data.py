@@ -325,3 +325,15 @@ def test_generated_stand_ins():
     assert tail.num_classes == 40
     with pytest.raises(ClamkitError, match="unknown dataset 'generated-x'"):
         data.load("generated-x")
+
+
+def test_a_part_is_balanced_and_another_dataset(small_npz):
+    whole, part = data.load(small_npz), data.load(small_npz, per_class=7)
+    assert part.sizes.tolist() == [7, 7, 7]
+    assert len(part.x_test) == len(whole.x_test)
+    assert part.sha256 != whole.sha256
+    for label in range(3):  # the first of each class, in the order they had
+        torch.testing.assert_close(
+            part.x_train[part.y_train == label], whole.x_train[whole.y_train == label][:7], rtol=0, atol=0
+        )
+    assert data.load(small_npz, per_class=1000).sizes.tolist() == whole.sizes.tolist()
