@@ -142,10 +142,11 @@ def _connect(address: str, patience: float):
         from distributed import Client
     except ImportError:
         raise ClamkitError("sweeps on a cluster need Dask: `pip install 'clamkit[cluster]'`.") from None
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what is lost is said here
     deadline = time.monotonic() + patience
     while True:
         try:
-            return Client(address, timeout=ANSWER, set_as_default=False)
+            return Client(address, timeout=ANSWER)
         except (OSError, ValueError) as error:
             if isinstance(error, ValueError) or time.monotonic() > deadline:
                 why = f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
