@@ -306,7 +306,12 @@ def _read_cifar_pickles(place: Path, kind: str) -> dict:
     from clamkit._vision import torchvision
 
     reader = getattr(torchvision.datasets, kind)
-    train, test = (reader(place, train=part) for part in (True, False))
+    try:
+        train, test = (reader(place, train=part) for part in (True, False))
+    except RuntimeError as error:  # before it unpickles anything
+        raise ClamkitError(
+            f"the files of {kind} in {place} are incomplete or not the published ones: {error}"
+        ) from error
     arrays = {"x_train": train.data, "y_train": train.targets, "x_test": test.data, "y_test": test.targets}
     return {part: np.asarray(values) for part, values in arrays.items()} | {"class_names": np.array(train.classes)}
 

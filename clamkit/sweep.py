@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import subprocess
@@ -212,7 +211,7 @@ def execute(
                 if run.done and not run.damaged(checkpoint=False):  # made by another sweep in the meantime
                     return
             options = ["--no-progress-bar", "--kernel", "python3", "--start-timeout", str(START_TIMEOUT)]
-            values = ["-y", json.dumps(parameters_of(config, known))]
+            values = ["-y", yaml.safe_dump(parameters_of(config, known))]
             child = [sys.executable, "-m", "clamkit.child", str(os.getpid())]
             command = [*child, "papermill", str(notebook), str(working), *options, *values]
             code, stderr = processes.run(command, env=os.environ | environment, cwd=notebook.parent)
