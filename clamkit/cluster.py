@@ -20,6 +20,7 @@ log = logging.getLogger("clamkit")
 
 ANSWER = 10  # seconds for a scheduler to answer
 PATIENCE = 600  # seconds to wait for a lost scheduler, and for a first worker
+TIMES = 20  # losses in a row after which it is something else
 LOCKS = 120  # seconds until a file server gives up the locks of a machine that died (NFS: 90)
 
 _running: dict[str, Processes] = {}  # in a worker: the child processes of each sweep
@@ -38,12 +39,17 @@ def outcomes(address: str, work: dict[RunConfig, Path], root: Path) -> Iterator[
         mark.write_text(token)
     except OSError as error:
         raise ClamkitError(f"cannot write to {paths.shown(root)}: {error}.") from error
+    lost = 0
     try:
         while left:
             for done in _session(client, left, mark):
+                lost = 0
                 del left[done[0]]
                 yield done
             if left:
+                lost += 1
+                if lost > TIMES:
+                    raise ClamkitError(f"the connection to {address} was lost {lost} times in a row: look at its log.")
                 log.warning("the scheduler at %s is lost: %d runs wait until it is back.", address, len(left))
                 client.close(timeout=1)
                 client = _connect(address, PATIENCE)
@@ -65,9 +71,8 @@ def _session(client, left: dict[RunConfig, Path], mark: Path) -> Iterator[Outcom
         futures = {}
         for config, notebook in left.items():
             key = f"clamkit-{mark.parent}/{config.folder()}"  # the same run of two sweeps is one task
-            futures[client.submit(_one, config.model_dump(), notebook.stem, str(mark), key=key, resources=needs)] = (
-                config
-            )
+            arguments = (config.model_dump(), notebook.stem, str(mark))
+            futures[client.submit(_one, *arguments, key=key, resources=needs)] = config
         for future in as_completed(futures):
             config = futures[future]
             if future.status == "finished":
@@ -109,6 +114,8 @@ def _look(mark: str, notebooks: list[str]) -> tuple[str | None, list]:
 
 def _check_workers(client, notebooks: set[Path], mark: Path) -> None:
     names = sorted(file.stem for file in notebooks)
+    if not client.scheduler_info(n_workers=-1)["workers"]:
+        log.warning("no worker has joined yet: waiting for one.")
     try:
         client.wait_for_workers(1, timeout=PATIENCE)
     except TimeoutError:

@@ -94,7 +94,7 @@ class Run:
     @cached_property
     def config(self) -> RunConfig:
         try:
-            return self._read("config.json", lambda content: RunConfig(**json.loads(content)))
+            return self._read("config.json", self._named)
         except ClamkitError as error:
             raise ClamkitError(f"{error} If another version of the kit wrote this folder, move it away.") from error
 
@@ -143,6 +143,13 @@ class Run:
             raise ClamkitError(
                 f"{paths.shown(path)} is damaged ({error}). Train the same config again: the checkpoint rebuilds it."
             ) from error
+
+    def _named(self, content: bytes) -> RunConfig:
+        """A config as read; while there is no DONE, the hash in the folder's name vouches for all that has an effect."""
+        config = RunConfig(**json.loads(content))
+        if not self.done and config.folder().name != self.folder.name:
+            raise ValueError("not the config that the folder is named after")
+        return config
 
     def _sums(self) -> dict[str, str]:
         """What `DONE` says of the other files; empty if it is damaged itself."""

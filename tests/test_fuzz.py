@@ -213,6 +213,7 @@ def test_datasets(parts, counts, sound):
     names = ("x_train", "y_train", "x_test", "y_test")
     content = dict(zip(names, parts, strict=True))
     if sound:
+        content["class_names"] = [f"class {i}" for i in range(len(counts))]
         y = np.repeat(np.arange(len(counts)), counts)
         content |= {"y_train": y, "x_train": np.zeros((len(y), 4, 4), np.uint8)}
         content |= {"y_test": y[:1], "x_test": np.zeros((len(y[:1]), 4, 4), np.uint8)}

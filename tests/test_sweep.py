@@ -172,3 +172,26 @@ def test_notebook_without_parameters_cell_is_refused(small_npz):
     grid = Grid("none", "00_start_here", {"seed": [0]}, {"dataset": str(small_npz)})
     _, failed = sweep(grid, progress=False)
     assert "no cell tagged `parameters`" in next(iter(failed.values()))
+
+
+def test_a_hangup_ends_a_training_like_ctrl_c(small_npz, tmp_path):
+    words = ["train", "--dataset", str(small_npz), "--epochs", "3000", "--runs", str(tmp_path / "mine")]
+    process = subprocess.Popen([sys.executable, "-m", "clamkit", *words], stdout=subprocess.PIPE, text=True)
+    store = RunStore(tmp_path / "mine")
+    while not list(store.root.glob("*/*/*/*/checkpoint.pt")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=60) == 128 + signal.SIGHUP
+    assert "goes on with the same command" in process.communicate()[0]
+    assert store.runs(finished=False)[0].state == "stopped"
+
+
+def test_a_damaged_run_is_missing(small_npz):
+    grid = Grid("small", NOTEBOOK, {"seed": [0]}, {"dataset": str(small_npz), "epochs": 1})
+    run = train(grid.configs()[0])
+    content = (run.folder / "predictions.parquet").read_bytes()
+    (run.folder / "predictions.parquet").write_bytes(content[:-1])
+    assert plan(grid)["state"].tolist() == ["damaged"]
+    train(grid.configs()[0])
+    assert plan(grid)["state"].tolist() == ["done"]

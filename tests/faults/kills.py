@@ -264,7 +264,7 @@ def readings(store: RunStore, run: Run) -> dict:
     """All that the library reads of a run; a refusal in words is as good as the truth."""
     found = {}
     for name, read in {
-        "config": lambda: run.config,
+        "config": lambda: run.config if run.done else run.config.identity(),  # all that has an effect
         "summary": lambda: run.summary,
         "history": lambda: run.history.to_numpy().tobytes(),
         "predictions": lambda: run.predictions.to_numpy().tobytes(),
