@@ -33,7 +33,7 @@ demo: setup
 	@$(BIN)/clamkit demo
 
 test: extras
-	@$(BIN)/python -m pytest --nbval tests notebooks --ignore=tests/browser
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval tests notebooks --ignore=tests/browser
 
 # the explorers in a real browser; skipped with a reason where there is none
 browser-test: extras

@@ -145,7 +145,7 @@ class Run:
             ) from error
 
     def _named(self, content: bytes) -> RunConfig:
-        """A config as read; while there is no DONE, the hash in the folder's name vouches for all that has an effect."""
+        """A config as read; while there is no DONE, the hash in the folder's name vouches for what has an effect."""
         config = RunConfig(**json.loads(content))
         if not self.done and config.folder().name != self.folder.name:
             raise ValueError("not the config that the folder is named after")

@@ -3,8 +3,8 @@
 import ast
 import io
 import os
-import re
 import pickle
+import re
 import stat
 import tarfile
 from pathlib import Path
