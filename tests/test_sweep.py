@@ -132,13 +132,17 @@ def test_ctrl_c_leaves_everything_resumable(small_npz, tmp_path):
 
 def test_sweep_runs_what_is_missing_keeps_failures_apart(small_npz, tmp_path, capsys):
     fixed = {"dataset": str(small_npz), "epochs": 1, "batch_size": 20}
-    grid = Grid("small", NOTEBOOK, {"method": ["normal"], "u_min": [None], "seed": [0, 1]}, fixed)
+    grid = Grid("small", NOTEBOOK, {"crop_lower_bound": [1.0, 0.3, 0.6, 0.9]}, fixed | {"method": "normal"})
     train(grid.configs()[0])  # one is there already
     finished, failed = sweep(grid, jobs=2, progress=False)
     assert not failed
-    assert [run.config.seed for run in finished] == [0, 1]
-    executed = nbformat.read(finished[1].folder / "notebook.ipynb", 4)
-    assert any("seed = 1" in cell.source for cell in executed.cells if cell.cell_type == "code")
+    assert [run.config.strength for run in finished] == [1.0, 0.3, 0.6, 0.9]
+    losses = {run.history["train_loss"].sum() for run in finished}
+    assert len(losses) == 4, "the crop reached the training"
+    for run in finished[1:]:
+        code = [cell for cell in nbformat.read(run.folder / "notebook.ipynb", 4).cells if cell.cell_type == "code"]
+        assert any(f"crop_lower_bound = {run.config.strength}\n" in cell.source for cell in code)
+        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert finished[1].config.batch_size == 20, "fields the notebook has no parameter for travel in `options`"
     assert not (finished[0].folder / "notebook.ipynb").exists()
 
