@@ -26,6 +26,18 @@ def papermill(*words, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+def clamkit(*words) -> subprocess.Popen:
+    """As from a terminal: also where these tests run in the background, with signals ignored."""
+
+    def heed() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "clamkit", *words], stdout=subprocess.PIPE, text=True, preexec_fn=heed
+    )
+
+
 def test_grid_is_the_product_of_its_axes(tmp_path):
     path = tmp_path / "grid.yaml"
     path.write_text("fixed: {epochs: 2}\naxes: {method: [normal, clam], seed: [0, 1, 2]}\n")
@@ -113,7 +125,7 @@ def test_a_runs_folder_that_cannot_be_written(small_npz, tmp_path):
 def test_ctrl_c_leaves_everything_resumable(small_npz, tmp_path):
     (tmp_path / "grid.yaml").write_text(f"fixed: {{dataset: {small_npz}, epochs: 3000}}\naxes: {{seed: [0, 1]}}\n")
     words = ["sweep", str(tmp_path / "grid.yaml"), "--runs", str(tmp_path / "mine"), "--jobs", "1"]
-    process = subprocess.Popen([sys.executable, "-m", "clamkit", *words], stdout=subprocess.PIPE, text=True)
+    process = clamkit(*words)
     store = RunStore(tmp_path / "mine")
     while not list(store.root.glob("*/*/*/*/checkpoint.previous.pt")):
         assert process.poll() is None
@@ -180,7 +192,7 @@ def test_notebook_without_parameters_cell_is_refused(small_npz):
 
 def test_a_hangup_ends_a_training_like_ctrl_c(small_npz, tmp_path):
     words = ["train", "--dataset", str(small_npz), "--epochs", "3000", "--runs", str(tmp_path / "mine")]
-    process = subprocess.Popen([sys.executable, "-m", "clamkit", *words], stdout=subprocess.PIPE, text=True)
+    process = clamkit(*words)
     store = RunStore(tmp_path / "mine")
     while not list(store.root.glob("*/*/*/*/checkpoint.pt")):
         assert process.poll() is None
