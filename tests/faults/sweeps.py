@@ -11,10 +11,9 @@ from pathlib import Path
 import checkout
 import kills
 import psutil
-import torch
 
 from clamkit.runs import RunStore
-from clamkit.sweep import Grid, workers
+from clamkit.sweep import Grid
 from clamkit.train import train
 
 JOBS = 2
@@ -45,10 +44,8 @@ def check(count: Counter, folder: Path, grid: Path, runs: Path) -> None:
     configs = Grid.load(grid).configs()
     count["lost runs"] += sum(not RunStore(runs).run(config).done for config in configs)
     count["doubled runs"] += len(RunStore(runs).runs(finished=False)) - len(configs)
-    threads = workers(JOBS, JOBS)[1]
 
     def whole():
-        torch.set_num_threads(threads)
         for config in configs:
             train(config, runs=folder / "whole", progress=False)
 

@@ -20,10 +20,9 @@ from distributed import LocalCluster
 from clamkit import cluster
 from clamkit.errors import ClamkitError
 from clamkit.runs import Run, RunStore
-from clamkit.sweep import Grid, sweep, workers
+from clamkit.sweep import Grid, sweep
 
 DASK = [sys.executable, "-m", "dask"]
-RUNS_AT_ONCE = os.cpu_count()  # of a worker, so that a run has one thread
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
@@ -53,8 +52,7 @@ def scheduler(port):
 
 
 def worker(port, *words):
-    address, nthreads = f"tcp://127.0.0.1:{port}", str(RUNS_AT_ONCE)
-    return [*DASK, "worker", address, "--nthreads", nthreads, "--no-dashboard", "--no-nanny", *words]
+    return [*DASK, "worker", f"tcp://127.0.0.1:{port}", "--nthreads", "2", "--no-dashboard", "--no-nanny", *words]
 
 
 def wait_until(true, seconds=240):
@@ -128,10 +126,11 @@ def test_workers_and_the_scheduler_may_die(tmp_path):
         [
             sys.executable,
             "-c",
-            "import sys, torch; torch.set_num_threads(int(sys.argv[3]))\n"
+            "import sys, torch; torch.set_num_threads(1)\n"
             "from clamkit.sweep import Grid; from clamkit.train import train\n"
             "for config in Grid.load(sys.argv[1]).configs(): train(config, runs=sys.argv[2])",
-            *map(str, (grid, tmp_path / "local", workers(RUNS_AT_ONCE, RUNS_AT_ONCE)[1])),
+            str(grid),
+            str(tmp_path / "local"),
         ],
         check=False,
         **QUIET,
