@@ -26,16 +26,25 @@ def papermill(*words, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def clamkit(*words) -> subprocess.Popen:
-    """As from a terminal: also where these tests run in the background, with signals ignored."""
+def interrupted(number: signal.Signals, *words, runs) -> RunStore:
+    """A clamkit command that gets a signal after its second epoch, and how it leaves the runs folder.
+
+    As from a terminal: also where these tests run in the background, with signals ignored.
+    """
 
     def heed() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)
 
-    return subprocess.Popen(
-        [sys.executable, "-m", "clamkit", *words], stdout=subprocess.PIPE, text=True, preexec_fn=heed
-    )
+    command = [sys.executable, "-m", "clamkit", *map(str, words), "--runs", str(runs)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed)
+    store = RunStore(runs)
+    while not list(store.root.glob("*/*/*/*/checkpoint.previous.pt")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 128 + number
+    assert "goes on with the same command" in process.communicate()[0]
+    return store
 
 
 def test_grid_is_the_product_of_its_axes(tmp_path):
@@ -124,15 +133,8 @@ def test_a_runs_folder_that_cannot_be_written(small_npz, tmp_path):
 
 def test_ctrl_c_leaves_everything_resumable(small_npz, tmp_path):
     (tmp_path / "grid.yaml").write_text(f"fixed: {{dataset: {small_npz}, epochs: 3000}}\naxes: {{seed: [0, 1]}}\n")
-    words = ["sweep", str(tmp_path / "grid.yaml"), "--runs", str(tmp_path / "mine"), "--jobs", "1"]
-    process = clamkit(*words)
-    store = RunStore(tmp_path / "mine")
-    while not list(store.root.glob("*/*/*/*/checkpoint.previous.pt")):
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    assert "goes on with the same command" in process.communicate()[0]
+    words = ("sweep", tmp_path / "grid.yaml", "--jobs", 1)
+    store = interrupted(signal.SIGINT, *words, runs=tmp_path / "mine")
     (run,) = store.runs(finished=False)
     for _ in range(100):  # its kernel ends a moment later
         if run.state == "stopped":
@@ -191,15 +193,8 @@ def test_notebook_without_parameters_cell_is_refused(small_npz):
 
 
 def test_a_hangup_ends_a_training_like_ctrl_c(small_npz, tmp_path):
-    words = ["train", "--dataset", str(small_npz), "--epochs", "3000", "--runs", str(tmp_path / "mine")]
-    process = clamkit(*words)
-    store = RunStore(tmp_path / "mine")
-    while not list(store.root.glob("*/*/*/*/checkpoint.pt")):
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=60) == 128 + signal.SIGHUP
-    assert "goes on with the same command" in process.communicate()[0]
+    words = ("train", "--dataset", small_npz, "--epochs", 3000)
+    store = interrupted(signal.SIGHUP, *words, runs=tmp_path / "mine")
     assert store.runs(finished=False)[0].state == "stopped"
 
 
