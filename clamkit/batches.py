@@ -22,7 +22,7 @@ WORKERS = min(8, os.cpu_count() or 1)  # processes that decode image files
 
 
 class Batches:
-    """Training and evaluation batches on a device, normalised and in channels-last layout.
+    """Training and evaluation batches on a device, normalised.
 
     mean, std   three values on grey images repeat the channel, as the released code does
     skip_bad    leave image files out that do not decode; they are named and counted
@@ -62,7 +62,7 @@ class Batches:
                 yield self._finish(augment.resize(images.to(self.device), self.size)), labels.to(self.device)
 
     def _finish(self, images: Tensor) -> Tensor:
-        return augment.normalise(images, self.mean, self.std).contiguous(memory_format=torch.channels_last)
+        return augment.normalise(images, self.mean, self.std)  # the first convolution sees to the layout
 
     def _decoded(self, reader: _Reader, split: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Decoded batches (images on the device, their positions) from worker processes."""

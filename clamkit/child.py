@@ -22,4 +22,5 @@ def _watch(parent: int) -> None:
 if __name__ == "__main__":
     threading.Thread(target=_watch, args=(int(sys.argv[1]),), daemon=True).start()
     sys.argv = sys.argv[2:]
+    sys.modules["rfc3987_syntax"] = None  # jsonschema does without: a grammar of links, two seconds to build
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -14,8 +14,6 @@ from __future__ import annotations
 from numbers import Integral
 
 import numpy as np
-from scipy.optimize import isotonic_regression
-from scipy.special import xlogy
 
 from clamkit.errors import ClamkitError, unknown
 
@@ -125,7 +123,8 @@ class _SymmetricSet:
     def kl_diameter(self) -> float:
         """D = max over the set of KL(w‖uniform) = max of Σ w ln(n w), reached at a vertex."""
         w = self._vertex(np.arange(self.n, dtype=np.float64))
-        return float(xlogy(w, self.n * w).sum())
+        w = w[w > 0]
+        return float(w @ np.log(self.n * w))
 
 
 class LowerBounded(_SymmetricSet):
@@ -276,6 +275,12 @@ class RatioBounded(_SymmetricSet):
         return float((np.log(self.n * a) + k * self.ratio * a * np.log(self.ratio)).max())
 
 
+def _isotonic(x: np.ndarray, **how) -> np.ndarray:
+    from scipy.optimize import isotonic_regression  # half a second to import, and only this set needs it
+
+    return isotonic_regression(x, **how).x
+
+
 class Permutahedron(_SymmetricSet):
     """The convex hull of all reorderings of w: the set behind GGF (paper, eq. 1 and 6). f(v) = Σ w↓_i v↑_i.
 
@@ -298,7 +303,7 @@ class Permutahedron(_SymmetricSet):
         """x − (the non-increasing sequence nearest to x↓ − w↓)."""
         order = np.argsort(-x)
         w = np.empty(self.n)
-        w[order] = x[order] - isotonic_regression(x[order] - self.w, increasing=False).x
+        w[order] = x[order] - _isotonic(x[order] - self.w, increasing=False)
         return np.maximum(w, 0)
 
     def _kl(self, x: np.ndarray) -> np.ndarray:
@@ -307,7 +312,7 @@ class Permutahedron(_SymmetricSet):
         positive = np.count_nonzero(x)
         first, last = order[:positive], order[positive:]
         w = np.empty(self.n)
-        w[first] = x[first] * isotonic_regression(self.w[:positive] / x[first], weights=x[first]).x
+        w[first] = x[first] * _isotonic(self.w[:positive] / x[first], weights=x[first])
         w[last] = self.w[positive:].sum() / max(last.size, 1)
         return w
 

@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import traceback
 from collections import Counter
@@ -69,6 +70,15 @@ def ended(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def differ(one: Run, other: Run) -> bool:
+    """Whether two runs are not the same bit for bit; says in what."""
+    left, right = content(one), content(other)
+    wrong = [key for key in left if left[key] != right[key]]
+    if wrong:
+        print(f"{one.folder}: not as it should be: {', '.join(wrong)}", file=sys.stderr)
+    return bool(wrong)
+
+
 def content(run: Run) -> dict:
     """What must be the same bit for bit: everything but the times."""
     state = run.load_checkpoint()
@@ -86,22 +96,33 @@ def content(run: Run) -> dict:
 
 
 def torn(folder: Path) -> list[str]:
-    """Files under their final name that are not whole."""
+    """Files of a run under their final name that are not whole; the notebooks of a sweep are not its files."""
 
     def history(path: Path) -> None:
         runs.read_history(path.read_bytes())
 
-    readers = {".json": lambda p: json.loads(p.read_text()), ".pt": Run.read_checkpoint}
+    def text(path: Path) -> None:
+        json.loads(path.read_text())
+
+    readers = {
+        "config.json": text,
+        "history.parquet": history,
+        "predictions.parquet": pd.read_parquet,
+        "summary.json": text,
+        "checkpoint.pt": Run.read_checkpoint,
+        "checkpoint.previous.pt": Run.read_checkpoint,
+        "DONE": text,
+    }
+    assert set(RESULTS) < set(readers)
     found = []
-    for path in folder.iterdir():
-        if path.name.startswith("."):  # temporary files and locks
-            continue
-        reader = history if path.name == "history.parquet" else pd.read_parquet
-        reader = readers.get(path.suffix, reader if path.suffix == ".parquet" else lambda p: json.loads(p.read_text()))
+    for name, read in readers.items():
         try:
-            reader(path)
-        except Exception:
-            found.append(path.name)
+            read(folder / name)
+        except FileNotFoundError:
+            continue
+        except Exception as error:
+            found.append(name)
+            print(f"{folder / name} is torn: {error}", file=sys.stderr)
     if (folder / "DONE").is_file():
         found += Run(folder).damaged()
     return found
@@ -226,7 +247,7 @@ def killed(folder: Path, data: Path, kills: int, seed: int = 0) -> Counter:
             count["torn files"] += len(torn(run.folder)) if run.folder.is_dir() else 0
             count["resumes"] += there > 0
         count["trainings"] += 1
-        count["wrong results"] += content(run) != content(RunStore(folder / "whole").run(config))
+        count["wrong results"] += differ(run, RunStore(folder / "whole").run(config))
         count["leftovers"] += sum(1 for file in run.folder.iterdir() if file.name not in {*RESULTS, "DONE", ".lock"})
     return count
 
@@ -401,7 +422,7 @@ def no_rights(folder: Path, data: Path) -> Counter:
         path.chmod(0o755 if path.is_dir() else 0o644)
     for part in ("runs", "whole"):
         assert ended(fork(lambda part=part: train(config, runs=folder / part, progress=False))) == 0
-    count["wrong results"] += content(run) != content(RunStore(folder / "whole").run(config))
+    count["wrong results"] += differ(run, RunStore(folder / "whole").run(config))
     return count
 
 
@@ -422,7 +443,7 @@ def wrong_clock(folder: Path, data: Path) -> Counter:
 
         assert ended(fork(backwards)) == 0
         count["clock jumps"] += 1
-        count["wrong results"] += content(Run(run.folder)) != content(RunStore(folder / "whole").run(config))
+        count["wrong results"] += differ(Run(run.folder), RunStore(folder / "whole").run(config))
         before = store.frame()
         os.utime(run.folder / "DONE", (stamp, stamp))
         count["wrong results"] += not store.frame().equals(before)

@@ -40,7 +40,7 @@ def main() -> int:
             folder.mkdir()
             started = time.monotonic()
             found[name] = dict(work(folder, data, given.short))
-            shown = ", ".join(f"{value} {key}" for key, value in found[name].items() if key not in FATAL)
+            shown = ", ".join(f"{value} {key}" for key, value in found[name].items() if value or key not in FATAL)
             print(f"{name:<26} {shown} ({time.monotonic() - started:.0f} s)", flush=True)
     totals = {key: sum(counts.get(key, 0) for counts in found.values()) for key in ("kills", "resumes", *FATAL)}
     print("\nin all" + "".join(f"\n  {key:<14} {value}" for key, value in totals.items()))

@@ -53,7 +53,7 @@ def check(count: Counter, folder: Path, grid: Path, runs: Path) -> None:
     for config in configs:
         run = RunStore(runs).run(config)
         count["torn files"] += len(kills.torn(run.folder))
-        count["wrong results"] += kills.content(run) != kills.content(RunStore(folder / "whole").run(config))
+        count["wrong results"] += kills.differ(run, RunStore(folder / "whole").run(config))
 
 
 def killed(folder: Path, runs: int, times: int, seed: int = 0) -> Counter:
