@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 EXTRAS := .venv/.extras
+GRIDS := mini_crop mini_long mini_jitter mini_cifar10 mini_tau mini_accuracy mini_front mini_architecture mini_tail
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help setup extras demo test browser-test faults lint lab app bench results report notebooks clean
@@ -60,8 +61,8 @@ bench: setup
 
 # the mini paper's runs, as far as they are missing, into data/results
 results: setup
-	@$(BIN)/clamkit sweep mini_crop
-	@$(BIN)/clamkit results mini_crop
+	@for grid in $(GRIDS); do $(BIN)/clamkit sweep $$grid && $(BIN)/clamkit results $$grid || exit 1; done
+	@$(BIN)/python notebooks/refresh.py 05_what_we_found
 
 # the analysis notebooks on all runs at hand: figures/*.png, *.pdf and report.html
 report: setup

@@ -280,7 +280,7 @@ def compare(
     table = pd.DataFrame(
         {"n": len(differences), "mean_difference": differences.mean(), "ci_low": low, "ci_high": high, "p": p}
     ).rename_axis("metric")
-    table["p_holm"] = _holm(p)
+    table["p_holm"] = holm(p)
     table["effect"] = [_rank_biserial(d) for d in moved]
     # Holm rejects nothing unless the smallest p passes after it was multiplied by the number of metrics
     first_step = len(moved) * 2.0 ** (1 - max(d.size for d in moved))
@@ -338,7 +338,7 @@ def _rank_biserial(d: np.ndarray) -> float:
     return float(np.sum(np.sign(d) * ranks) / ranks.sum()) if d.size else 0.0
 
 
-def _holm(p: np.ndarray) -> np.ndarray:
+def holm(p: np.ndarray) -> np.ndarray:
     """Holm's step-down correction: the i-th smallest of k is multiplied by k − i + 1, and none falls below another."""
     order = np.argsort(p, kind="stable")
     corrected = np.empty_like(p)
@@ -440,4 +440,4 @@ def class_changes(right, seen, right_after, seen_after, lost=None, won=None) -> 
         tables = np.array([[right, seen - right], [right_after, seen_after - right_after]]).transpose(2, 0, 1)
         p = np.array([fisher_exact(table).pvalue for table in tables])
     change = right_after / seen_after - right / seen
-    return pd.DataFrame({"change": change, "p": p, "p_holm": _holm(p), "q": false_discovery_control(p)})
+    return pd.DataFrame({"change": change, "p": p, "p_holm": holm(p), "q": false_discovery_control(p)})

@@ -268,6 +268,36 @@ def over_tau(frame: pd.DataFrame, printed: pd.DataFrame) -> Figure:
 
 
 @styled
+def front(frame: pd.DataFrame) -> Figure:
+    """Average accuracy against the std of the classes: all methods, and CLAM as the floor or the step size moves.
+
+    frame: as `runs.as_frame` gives it, of one strength. Means over seeds, with standard errors as crosses.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.3), sharex=True, sharey=True)
+    frame = frame.assign(floor=frame["u_min"].astype(float).fillna(0.05) * 10, step=frame["tau"])
+    usual = {"floor": 0.5, "step": 1.0}
+    for axis, (moving, title) in zip(
+        axes, {"floor": "the floor n·u_min", "step": "the step size τ"}.items(), strict=True
+    ):
+        (other,) = set(usual) - {moving}
+        own = frame[frame[other] == usual[other]]
+        groups = own.groupby(["method", moving], sort=False)[["average", "std"]]
+        mean, error = 100 * groups.mean(), 100 * groups.sem().fillna(0)
+        for method in own["method"].unique():
+            x, y = (mean.loc[method][name].sort_index() for name in ("average", "std"))
+            dx, dy = (error.loc[method][name].sort_index() for name in ("average", "std"))
+            look = {"color": COLOURS[method], "marker": MARKERS[method], "ms": 5, "lw": 1, "elinewidth": 0.7}
+            axis.errorbar(x, y, dy, dx, **look)
+            if len(x) > 1:
+                for value, at in zip(x.index, zip(x, y, strict=True), strict=True):
+                    axis.annotate(f"{value:g}", at, (4, 3), textcoords="offset points", size=6.5, color=COLOURS[method])
+        axis.set(title=f"CLAM's path: {title}", xlabel="average accuracy, %")
+    axes[0].set_ylabel("std over classes, points (lower is fairer)")
+    _legend(figure, frame["method"], ncols=5)
+    return figure
+
+
+@styled
 def weights_and_accuracies(runs: Sequence[Run]) -> Figure:
     """The paper's comparison with APStar: weights and test accuracies of all classes over the epochs, side by side."""
     figure, axes = plt.subplots(2, len(runs), figsize=(WIDTH, 4.4), sharex=True, sharey="row", squeeze=False)

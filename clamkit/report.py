@@ -85,8 +85,8 @@ main { max-width: 66rem; margin: 2rem auto; }
 
 
 def analysis_notebooks(names: Sequence[str] = ()) -> list[Path]:
-    """The notebooks that read finished runs (20 to 29), or those of them that are named."""
-    found = {path.stem: path for path in sorted(paths.notebooks().glob("*.ipynb")) if path.stem[:1] == "2"}
+    """The notebooks that read finished runs (05 and 20 to 29), or those of them that are named."""
+    found = {path.stem: path for path in sorted(paths.notebooks().glob("*.ipynb")) if path.stem.startswith(("05", "2"))}
     for name in names:
         if name not in found:
             raise unknown("analysis notebook", name, found)

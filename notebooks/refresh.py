@@ -1,9 +1,11 @@
 """Execute notebooks in place and strip what should not be committed: python notebooks/refresh.py [NAME ...]
 
-Training in them goes to a throw-away runs folder, so that the outputs are always made anew.
+Training in them goes to a throw-away runs folder, so that the outputs are always made anew. With notebook 05 the table
+of findings in the README is written anew too.
 """
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -26,6 +28,16 @@ def refresh(path: Path) -> None:
     print("refreshed", path.name, flush=True)
 
 
+def write_findings(readme: Path) -> None:
+    from clamkit import findings
+
+    table = findings.findings()
+    text = readme.read_text(encoding="utf-8")
+    old = re.search(r"(?<=<!-- findings -->\n).*?(?=<!-- -->)", text, re.DOTALL)
+    new = findings.as_markdown(table[table["kind"] == "paper"])
+    readme.write_text(f"{text[: old.start()]}\n{new}\n\n{text[old.end() :]}", encoding="utf-8")
+
+
 if __name__ == "__main__":
     names = sys.argv[1:]
     with tempfile.TemporaryDirectory() as runs:
@@ -33,3 +45,5 @@ if __name__ == "__main__":
         for file in sorted(HERE.glob("*.ipynb")):
             if not names or file.stem in names:
                 refresh(file)
+        if not names or "05_what_we_found" in names:
+            write_findings(HERE.parent / "README.md")

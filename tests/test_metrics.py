@@ -345,8 +345,8 @@ def test_holm_raises_how_many_pairs_are_needed():
 
 def test_holm_by_hand():
     # sorted .01 .03 .04 → ×3 ×2 ×1 = .03 .06 .04, and none below the one before it
-    np.testing.assert_allclose(metrics._holm(np.array([0.01, 0.04, 0.03])), [0.03, 0.06, 0.06])
-    np.testing.assert_allclose(metrics._holm(np.array([0.6, 0.5])), [1, 1])
+    np.testing.assert_allclose(metrics.holm(np.array([0.01, 0.04, 0.03])), [0.03, 0.06, 0.06])
+    np.testing.assert_allclose(metrics.holm(np.array([0.6, 0.5])), [1, 1])
 
 
 def test_compare_equal_runs():

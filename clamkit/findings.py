@@ -1,0 +1,246 @@
+"""The paper's claims, and questions it leaves open, decided by our own runs.
+
+`findings()` gives one row for each: the effect with a 95 % interval, the p-value corrected over all of its kind, what
+the paper prints, and a verdict. The runs are those of the grids `mini_*`, finished here or committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from clamkit import paper
+from clamkit.methods import METHODS
+from clamkit.metrics import compare, holm, order_agreement
+from clamkit.runs import Run, as_frame
+from clamkit.sweep import at_hand
+
+LEVEL = 0.05
+COST = 1.0  # points of average accuracy that "limited cost" may be; the paper's largest is 0.7 (ImageNet)
+LOW = {"std": "std", "cov": "100 · COV", "decile_range": "range"}  # what equity means: the lower, the better
+SETTING = ["strength", "seed"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim and what our runs say to it.
+
+    values   one number for each pair of runs (same augmentation, strength and seed) or for each run, in points
+    wanted   the sign that the claim gives them, beyond `margin`
+    printed  the paper's own number
+    """
+
+    kind: str  # "paper" or "open": claimed there, or asked here
+    claim: str
+    where: str
+    what: str
+    values: pd.Series
+    wanted: int
+    printed: float | None = None
+    margin: float = 0.0
+
+
+def findings(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> pd.DataFrame:
+    """One row for each claim and question: claim, where, what, n, effect, low, high, p, paper, verdict."""
+    runs_of = cache(runs_of)
+    return table([*of_the_paper(runs_of), *left_open(runs_of)])
+
+
+def table(found: Sequence[Finding]) -> pd.DataFrame:
+    """Wilcoxon signed-rank tests of the values against the margin, corrected over all rows of a kind after Holm.
+
+    Not decidable: so few values that no outcome could pass the test, or an interval wholly on the side of the claim
+    where the corrected test does not pass.
+    """
+    rows = []
+    for finding in found:
+        values = finding.values.dropna().astype(float).reset_index(drop=True)
+        row = {"kind": finding.kind, "claim": finding.claim, "where": finding.where, "what": finding.what}
+        row |= {
+            "n": len(values),
+            "effect": np.nan,
+            "low": np.nan,
+            "high": np.nan,
+            "p": np.nan,
+            "toward": False,
+            "points": False,
+        }
+        if len(values):
+            beyond = compare(values, pd.Series(-finding.wanted * finding.margin, index=values.index)).iloc[0]
+            shift = values.mean() - beyond["mean_difference"]
+            row |= {"effect": values.mean(), "low": beyond["ci_low"] + shift, "high": beyond["ci_high"] + shift}
+            near, _ = sorted((finding.wanted * beyond["ci_low"], finding.wanted * beyond["ci_high"]))
+            row |= {"p": beyond["p"], "toward": finding.wanted * beyond["mean_difference"] > 0, "points": near > 0}
+        rows.append(row | {"paper": finding.printed})
+    frame = pd.DataFrame(rows)
+    seen = frame["n"] > 0
+    for _, family in frame[seen].groupby("kind"):
+        frame.loc[family.index, "p"] = holm(family["p"].to_numpy())
+    size = frame["kind"].map(frame[seen].groupby("kind").size())
+    smallest = size * 2.0 ** (1 - frame["n"])  # the least a corrected p can be
+    frame["verdict"] = np.select(
+        [~seen, (frame["p"] <= LEVEL) & frame["toward"], frame["p"] <= LEVEL, (smallest > LEVEL) | frame["points"]],
+        ["not decidable yet: no runs", "supported", "not supported: the opposite", "not decidable at this scale"],
+        "not supported",
+    )
+    return frame.drop(columns=["toward", "points"])
+
+
+# ------------------------------------------------------------------------------------------------ what is measured
+
+
+def paired(frame: pd.DataFrame, of, against, metric: str, by: str = "method") -> pd.Series:
+    """`metric` under one value of the column `by` minus that under another, in points, where both have finished."""
+    a, b = (frame[frame[by] == value].set_index(SETTING)[metric] for value in (of, against))
+    return 100 * (a - b).dropna()
+
+
+def growth(frame: pd.DataFrame, method: str) -> pd.Series:
+    """Range with augmentation minus range without (crop bound 1), in points, for each crop and seed."""
+    wide = frame[frame["method"] == method].pivot(index="strength", columns="seed", values="decile_range")
+    if 1.0 not in wide.index:
+        return pd.Series(dtype=float)
+    return 100 * (wide.drop(index=1.0) - wide.loc[1.0]).stack()
+
+
+def moves(run: Run) -> np.ndarray:
+    """How far a class weight moves in each epoch after the first, on average over the classes."""
+    return run.wide("weight").diff().abs().mean(axis=1).to_numpy()[1:]
+
+
+def calming(run: Run) -> float:
+    """Moves in the last quarter of the epochs against those in the first, in percent of the latter."""
+    move = moves(run)
+    quarter = max(1, len(move) // 4)
+    return 100 * (move[-quarter:].mean() / move[:quarter].mean() - 1)
+
+
+def _late_moves(runs: Sequence[Run]) -> pd.DataFrame:
+    late = [{"move": np.array_split(moves(run), 2)[1].mean()} for run in runs]  # the second half
+    return as_frame(runs)[["method", *SETTING]].join(pd.DataFrame(late, columns=["move"]))
+
+
+def _printed(table: str, metric: str, against: str = "normal", dataset: str = "fashion_mnist") -> float:
+    """The paper's CLAM minus another method; for the τ table, the worst τ minus τ = 0."""
+    rows = paper.results().query("table == @table and metric == @metric and dataset == @dataset")
+    value = rows.set_index("method")["value"]
+    if table == "tau":
+        return float((value.drop("tau=0") - value["tau=0"]).max())
+    return float(value["clam"] - value[against]) * (100 if metric == "cov" else 1)
+
+
+# ------------------------------------------------------------------------------------------------------ the claims
+
+FASHION = "Fashion-MNIST part, crops"
+
+
+def of_the_paper(runs_of: Callable[[str], Sequence[Run]]) -> Iterator[Finding]:
+    """Its claims, each for CLAM as it is in the paper: with the Euclidean projection and τ = 1."""
+    runs = runs_of("mini_crop")
+    clam = [run for run in (*runs, *runs_of("mini_long")) if run.config.method == "clam"]
+    crop, jitter, cifar, other, tau = (
+        as_frame(runs_of(grid))
+        for grid in ("mini_crop", "mini_jitter", "mini_cifar10", "mini_architecture", "mini_tau")
+    )
+
+    def row(claim: str, what: str, values, wanted: int, printed=None, *, where: str = FASHION, margin: float = 0.0):
+        return Finding("paper", claim, where, what, pd.Series(values, dtype=float), wanted, printed, margin)
+
+    for metric, name in LOW.items():
+        printed = _printed("fairness_crop", "range" if metric == "decile_range" else metric)
+        yield row(
+            "the classes lie closer together than under Normal",
+            name,
+            paired(crop, "clam", "normal", metric),
+            -1,
+            printed,
+        )
+    for rival in ("focal", "pw", "tce", "ggf"):
+        values = paired(crop, "clam", rival, "std")
+        yield row(f"… than under {METHODS[rival].label}", "std", values, -1, _printed("fairness_crop", "std", rival))
+    values = growth(crop, "clam") - growth(crop, "normal")
+    printed = _printed("range_difference", "range_difference")
+    yield row("augmentation widens the range less", "growth of the range", values, -1, printed)
+    values = paired(crop, "clam", "normal", "worst")
+    yield row("the worst classes gain", "worst 10 %", values, +1, _printed("worst_crop", "worst"))
+    values = paired(crop, "clam", "normal", "average")
+    claim = f"it costs less than {COST:g} point of average accuracy"
+    yield row(claim, "average", values, +1, _printed("average_crop", "average"), margin=COST)
+    values = [100 * order_agreement(run.wide("weight").iloc[-1], run.test_accuracy) for run in clam]
+    claim = "the order of the final weights is the reverse of that of the test accuracies"
+    yield row(claim, "100 × rank correlation", values, -1, -100.0)
+    values = [calming(run) for run in clam]
+    yield row("the weights come to rest", "moves, last quarter to first, %", values, -1)
+    values = paired(_late_moves(runs), "apstar", "clam", "move")
+    yield row("APStar's weights are less steady (claimed for many classes; here 10)", "100 × late moves", values, +1)
+    own = tau[tau["method"] == "clam"]
+    each = {step: paired(own, step, 0.0, "std", by="tau") for step in sorted(own["tau"].unique()) if step > 0}
+    worst = max(each, key=lambda step: each[step].mean(), default=0)
+    claim = f"every τ from 0.1 to 10 helps (the worst here: {worst:g})"
+    yield row(claim, "std", each.get(worst), -1, _printed("tau", "std"))
+    where = "Fashion-MNIST part, colour jitter"
+    values = paired(jitter, "clam", "normal", "std")
+    yield row("the same with another augmentation", "std", values, -1, _printed("fairness_jitter", "std"), where=where)
+    for model, name in (("tiny_vit", "a small ViT"), ("resnet18", "ResNet-18")):
+        values = paired(other[other["model"] == model], "clam", "normal", "std")
+        yield row("the same with another network", "std", values, -1, where=f"Fashion-MNIST part, {name}")
+    for metric, name, wanted, source in (
+        ("std", "std", -1, "fairness_crop"),
+        ("worst", "worst 10 %", +1, "worst_crop"),
+    ):
+        values, printed = paired(cifar, "clam", "normal", metric), _printed(source, metric, dataset="cifar10")
+        yield row("the same on other images", name, values, wanted, printed, where="CIFAR-10, 1,000 images a class")
+
+
+def left_open(runs_of: Callable[[str], Sequence[Run]]) -> Iterator[Finding]:
+    """What the paper does not ask; the wanted sign is that of an improvement."""
+    crop = as_frame(runs_of("mini_crop"))
+    looks = pd.concat([as_frame(runs_of("mini_accuracy")), crop])
+    looks["look"] = looks["accuracy_from"].astype(object).where(looks["accuracy_from"].notna(), "epoch")
+
+    def rows(question: str, frame: pd.DataFrame, of: str, against: str, by: str = "method") -> Iterator[Finding]:
+        for metric, wanted in (("std", -1), ("average", +1)):
+            yield Finding("open", question, FASHION, metric, paired(frame, of, against, metric, by), wanted)
+
+    for method, name in (("clam_kl", "KL projection"), ("clam_released", "released clip")):
+        yield from rows(f"{name} better than the Euclidean projection", crop, method, "clam")
+    for look, name in (("pass", "a second augmented pass"), ("clean", "a clean pass")):
+        for method in ("clam", "clam_kl"):
+            question = f"{METHODS[method].label}: accuracies from {name} better than those counted while training"
+            yield from rows(question, looks[looks["method"] == method], look, "epoch", "look")
+    for rival in ("tce", "apstar", "maxmin"):
+        question = f"{METHODS[rival].label} better than CLAM with the KL projection"
+        yield from rows(question, crop, rival, "clam_kl")
+
+
+# -------------------------------------------------------------------------------------------------------- for people
+
+
+def shown(frame: pd.DataFrame) -> pd.DataFrame:
+    """`findings()` as text: effect and interval in one column, rounded."""
+
+    def ours(row) -> str:
+        return "" if not row.n else f"{row.effect:+.1f} [{row.low:+.1f}, {row.high:+.1f}]".replace("-", "−")
+
+    columns = {
+        "claim": frame["claim"],
+        "where": frame["where"],
+        "measured": frame["what"],
+        "pairs or runs": frame["n"].astype(str),
+        "ours [95 %]": [ours(row) for row in frame.itertuples()],
+        "p": ["" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" for p in frame["p"]],
+        "paper": ["" if np.isnan(x) else f"{x:+.1f}".replace("-", "−") for x in frame["paper"].astype(float)],
+        "verdict": frame["verdict"],
+    }
+    return pd.DataFrame(columns)
+
+
+def as_markdown(frame: pd.DataFrame) -> str:
+    """The same as the table of the README."""
+    text = shown(frame)
+    lines = [list(text), ["---"] * text.shape[1], *text.itertuples(index=False)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
