@@ -224,7 +224,8 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     """`findings()` as text: effect and interval in one column, rounded."""
 
     def ours(row) -> str:
-        return "" if not row.n else f"{row.effect:+.1f} [{row.low:+.1f}, {row.high:+.1f}]".replace("-", "−")
+        interval = f" [{row.low:+.1f}, {row.high:+.1f}]" if row.n > 1 else ""
+        return f"{row.effect:+.1f}{interval}".replace("-", "−") if row.n else ""
 
     columns = {
         "claim": frame["claim"],

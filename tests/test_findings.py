@@ -71,10 +71,11 @@ def test_pairs_and_growth_by_hand():
 
 
 def test_as_text():
-    text = shown(table([finding(-np.linspace(1, 2, 12), printed=-0.5), finding([])]))
+    text = shown(table([finding(-np.linspace(1, 2, 12), printed=-0.5), finding([]), finding([3.0])]))
     assert text["ours [95 %]"][0].startswith("−1.5 [−1.")
-    assert text["paper"].tolist() == ["−0.5", ""]
-    assert text["p"].tolist() == ["< 0.001", ""]
+    assert text["ours [95 %]"][1:].tolist() == ["", "+3.0"], "one value has no interval"
+    assert text["paper"].tolist() == ["−0.5", "", ""]
+    assert text["p"].tolist() == ["< 0.001", "", "1.000"]
 
 
 def committed(tmp_path: Path, grid: str) -> list:
