@@ -268,13 +268,13 @@ def over_tau(frame: pd.DataFrame, printed: pd.DataFrame) -> Figure:
 
 
 @styled
-def front(frame: pd.DataFrame) -> Figure:
+def front(frame: pd.DataFrame, classes: int = 10) -> Figure:
     """Average accuracy against the std of the classes: all methods, and CLAM as the floor or the step size moves.
 
     frame: as `runs.as_frame` gives it, of one strength. Means over seeds, with standard errors as crosses.
     """
     figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.3), sharex=True, sharey=True)
-    frame = frame.assign(floor=frame["u_min"].astype(float).fillna(0.05) * 10, step=frame["tau"])
+    frame = frame.assign(floor=frame["u_min"].astype(float).fillna(0.5 / classes) * classes, step=frame["tau"])
     usual = {"floor": 0.5, "step": 1.0}
     for axis, (moving, title) in zip(
         axes, {"floor": "the floor n·u_min", "step": "the step size τ"}.items(), strict=True
