@@ -164,7 +164,7 @@ def notebook_parameters(notebook: Path) -> set[str]:
 def parameters_of(config: RunConfig, known: set[str]) -> dict[str, Any]:
     """The config as notebook parameters; fields the notebook has no parameter for travel in `options`."""
     fields = config.model_dump(exclude_defaults=True)
-    own = {key: getattr(config, key) for key in known & set(RunConfig.model_fields)}
+    own = {key: getattr(config, key) for key in RunConfig.model_fields if key in known}
     return own | {"options": {key: value for key, value in fields.items() if key not in known}}
 
 

@@ -103,6 +103,32 @@ def test_notebooks_are_committed_clean(path):
         assert "parameters" in code[0]["metadata"]["tags"], "the parameters come first"
 
 
+def is_set(node: ast.AST) -> bool:
+    """Whether an expression is plainly a set: a literal, set(…), or an operation on one."""
+    if isinstance(node, ast.BinOp):
+        return is_set(node.left) or is_set(node.right)
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
+    return called or isinstance(node, ast.Set | ast.SetComp)
+
+
+def walks_over_a_set(code: str) -> list[str]:
+    """Loops and comprehensions whose order would change from one process to the next."""
+    nodes = ast.walk(ast.parse(code))
+    loops = (node for node in nodes if isinstance(node, ast.For | ast.comprehension))
+    return [ast.unparse(loop.iter) for loop in loops if is_set(loop.iter)]
+
+
+def test_no_printed_order_depends_on_the_process():
+    assert walks_over_a_set("for a in {1, 2} & set(b): pass\n[c for c in set(b)]") == ["{1, 2} & set(b)", "set(b)"]
+    assert not walks_over_a_set("for a in sorted({1, 2} & set(b)): pass")
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+        assert not walks_over_a_set(re.sub(r"^[%!].*$", "", code, flags=re.M)), path.stem
+    for path in sorted((ROOT / "clamkit").rglob("*.py")):
+        assert not walks_over_a_set(path.read_text(encoding="utf-8")), path.stem
+
+
 def test_training_notebooks_come_from_one_source():
     spec = importlib.util.spec_from_file_location("build", ROOT / "notebooks" / "build.py")
     build = importlib.util.module_from_spec(spec)
