@@ -148,13 +148,14 @@ def sweep_command(
     scheduler: Annotated[
         str | None, typer.Option(help="a Dask scheduler whose workers share the runs folder: tcp://host:8786")
     ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="where the runs look first for their dataset")] = None,
 ) -> None:
     """Run what is missing of a grid, several notebooks side by side, or on a Dask cluster.
 
     Example: clamkit sweep demo --jobs 2
     """
     if not dry_run:
-        finished = _sweep(grid, runs, jobs, rerun, scheduler)
+        finished = _sweep(grid, runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
         console.print(f"{len(finished)} runs of {grid} are done here", markup=False)
         return
     from clamkit.sweep import Grid, plan, workers
@@ -175,11 +176,11 @@ def sweep_command(
     )
 
 
-def _sweep(grid: str, runs: Path | None, jobs: int | None, rerun: bool = False, scheduler: str | None = None) -> list:
+def _sweep(grid: str, runs: Path | None, jobs: int | None, **options) -> list:
     from clamkit.sweep import Grid, sweep
 
     with _stoppable():
-        finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, rerun=rerun, scheduler=scheduler)
+        finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, **options)
     if failed:
         folder, why = next(iter(failed.items()))
         raise ClamkitError(

@@ -44,7 +44,7 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     dataset: str = Field("fashion_mnist_mini", description="a known name, an .npz file or an image folder")
-    data_dir: str | None = Field(None, description="where to look first for the dataset's files")
+    data_dir: str | None = Field(None, description="where to look first for the dataset")
     skip_bad_images: bool = Field(False, description="leave image files out that do not decode")
     per_class: int | None = Field(None, ge=1, description="training images of each class to use; default all")
 

@@ -109,7 +109,7 @@ def load(
 
     "generated-10" and the like (any number of classes, "-tail" for unequal ones) are small stand-ins made on the spot.
 
-    data_dir         where to look first for the files of a known dataset
+    data_dir         where to look first for the files of a known dataset, or for a relative path
     image_size       image files only: the side to resize to; needed for a folder whose images differ in size
     skip_bad_images  leave image files out that do not decode, instead of refusing
     per_class        only so many training images of each class
@@ -123,13 +123,14 @@ def load(
     if stand_in := re.fullmatch(GENERATED, str(name)):
         return _dataset(str(name), **readers.generate(int(stand_in[1]), tail=bool(stand_in[2])))
     try:
-        path = Path(name).expanduser().resolve()
-        is_file, is_folder = path.is_file(), path.is_dir()
+        below = [Path(data_dir).expanduser() / name] if data_dir else []
+        found = [path.resolve() for path in (*below, Path(name).expanduser()) if path.exists()]
+        path = next((path for path in found if path.is_dir() or path.suffix == ".npz"), None)
     except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of nobody
-        is_file = is_folder = False
-    if is_file and path.suffix == ".npz":
+        path = None
+    if path and path.is_file():
         return _dataset(path.stem, **readers.read_npz(path))
-    if is_folder:
+    if path:
         return _dataset(path.name, **readers.read_folder(path, image_size, skip_bad_images))
     error = unknown("dataset", str(name), KNOWN)
     raise ClamkitError(f"{error} Or the path of an .npz file, or of a folder with train/ and test/ (or val/) in it.")

@@ -290,6 +290,7 @@ def sweep(
     rerun: bool = False,
     progress: bool = True,
     scheduler: str | None = None,
+    data_dir: str | os.PathLike | None = None,
 ) -> tuple[list[Run], dict[str, str]]:
     """Run what is missing of a grid; returns the runs that are finished here and, for those that failed, why.
 
@@ -298,9 +299,13 @@ def sweep(
     jobs: processes side by side; default one for each GPU, or one for each core with the threads shared out.
     progress: a bar over the runs where there is a terminal; a line for each run is printed anyway.
     scheduler: address of a Dask scheduler whose workers share the runs folder; default: this machine.
+    data_dir: where each run looks first for its dataset; it does not make it another run.
     """
     store = RunStore(runs)
     made_by = grid.runs()
+    if data_dir:
+        place = {"data_dir": str(Path(data_dir).expanduser().resolve())}
+        made_by = {config.model_copy(update=place): name for config, name in made_by.items()}
     notebooks = {file.stem: file for file in paths.notebooks().glob("*.ipynb")}
     for name in made_by.values():
         if name not in notebooks:

@@ -73,6 +73,23 @@ def test_damaged_known_data_is_refused(tmp_path, monkeypatch):
         readers.read_idx(broken)
 
 
+def test_relative_paths_are_looked_for_below_data_dir_first(tmp_path, small_npz, monkeypatch):
+    for place in ("given/part", "here/part"):
+        (tmp_path / place).mkdir(parents=True)
+    with np.load(small_npz) as archive:
+        arrays = dict(archive)
+    np.savez(tmp_path / "given/part/own.npz", **arrays)
+    np.savez(tmp_path / "here/part/own.npz", **arrays | {"class_names": np.array(["a", "b", "c"])})
+    np.savez(tmp_path / "here/part/only.npz", **arrays)
+    monkeypatch.chdir(tmp_path / "here")
+    assert data.load("part/own.npz", data_dir="../given").class_names == ("top", "middle", "bottom")
+    assert data.load("part/own.npz").class_names == ("a", "b", "c")
+    assert data.load("part/only.npz", data_dir=tmp_path / "given").num_classes == 3
+    assert data.load(tmp_path / "here/part/own.npz", data_dir=tmp_path / "given").class_names == ("a", "b", "c")
+    with pytest.raises(ClamkitError, match="unknown dataset 'part/none.npz'"):
+        data.load("part/none.npz", data_dir=tmp_path / "given")
+
+
 def test_own_npz_in_every_layout(tmp_path, small_npz):
     with np.load(small_npz) as archive:
         arrays = dict(archive)

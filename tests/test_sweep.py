@@ -145,11 +145,12 @@ def test_ctrl_c_leaves_everything_resumable(small_npz, tmp_path):
 
 
 def test_sweep_runs_what_is_missing_keeps_failures_apart(small_npz, tmp_path, capsys):
-    fixed = {"dataset": str(small_npz), "epochs": 1, "batch_size": 20}
+    fixed, folder = {"dataset": small_npz.name, "epochs": 1, "batch_size": 20}, small_npz.parent
     grid = Grid("small", NOTEBOOK, {"crop_lower_bound": [1.0, 0.3, 0.6, 0.9]}, fixed | {"method": "normal"})
-    train(grid.configs()[0])  # one is there already
-    finished, failed = sweep(grid, jobs=2, progress=False)
+    train(grid.configs()[0].model_copy(update={"data_dir": str(folder)}))  # one is there already
+    finished, failed = sweep(grid, jobs=2, progress=False, data_dir=folder)
     assert not failed
+    assert [run.folder for run in finished] == [RunStore().run(config).folder for config in grid.configs()]
     assert [run.config.strength for run in finished] == [1.0, 0.3, 0.6, 0.9]
     losses = {run.history["train_loss"].sum() for run in finished}
     assert len(losses) == 4, "the crop reached the training"
@@ -161,7 +162,7 @@ def test_sweep_runs_what_is_missing_keeps_failures_apart(small_npz, tmp_path, ca
     assert not (finished[0].folder / "notebook.ipynb").exists()
 
     bad = Grid("bad", NOTEBOOK, {"method": ["clam"], "u_min": [0.4], "seed": [0]}, fixed)
-    finished, failed = sweep(bad, progress=False)
+    finished, failed = sweep(bad, progress=False, data_dir=folder)
     assert not finished
     (why,) = failed.values()
     assert "leaves no room for 3 classes" in why
