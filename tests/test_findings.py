@@ -68,6 +68,10 @@ def test_pairs_and_growth_by_hand():
     assert paired(frame, "clam", "normal", "std").tolist() == pytest.approx([-10, -10, -40, -40])
     lacking = frame.drop(index=frame.index[0])
     assert len(paired(lacking, "clam", "normal", "std")) == 3, "only settings that both have"
+    looks = pd.concat([frame.assign(look="epoch"), frame.assign(look="pass", std=frame["std"] - 0.01 * frame["seed"])])
+    assert sorted(paired(looks, "pass", "epoch", "std", by="look")) == pytest.approx(4 * [-1] + 4 * [0]), (
+        "of one method"
+    )
 
 
 def test_as_text():
