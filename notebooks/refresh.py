@@ -1,7 +1,7 @@
 """Execute notebooks in place and strip what should not be committed: python notebooks/refresh.py [NAME ...]
 
-Training in them goes to a throw-away runs folder, so that the outputs are always made anew. With notebook 05 the table
-of findings in the README is written anew too.
+Training in them goes to a throw-away runs folder, so that the outputs are always made anew. With notebook 05 the tables
+of findings in the README are written anew too.
 """
 
 import os
@@ -31,11 +31,11 @@ def refresh(path: Path) -> None:
 def write_findings(readme: Path) -> None:
     from clamkit import findings
 
-    table = findings.findings()
     text = readme.read_text(encoding="utf-8")
-    old = re.search(r"(?<=<!-- findings -->\n).*?(?=<!-- -->)", text, re.DOTALL)
-    new = findings.as_markdown(table[table["kind"] == "paper"])
-    readme.write_text(f"{text[: old.start()]}\n{new}\n\n{text[old.end() :]}", encoding="utf-8")
+    for name, table in findings.in_readme().items():
+        old = re.search(rf"(?<=<!-- {name} -->\n).*?(?=<!-- -->)", text, re.DOTALL)
+        text = f"{text[: old.start()]}\n{table}\n\n{text[old.end() :]}"
+    readme.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from clamkit import findings, results
-from clamkit.findings import Finding, as_markdown, growth, paired, shown, table
+from clamkit.findings import Finding, growth, paired, shown, table
 from clamkit.runs import RunStore
 from clamkit.sweep import Grid
 
@@ -88,5 +88,13 @@ def committed(tmp_path: Path, grid: str) -> list:
 
 def test_the_readme_says_what_the_committed_results_say(tmp_path):
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    found = findings.findings(partial(committed, tmp_path))
-    assert as_markdown(found[found["kind"] == "paper"]) in readme, "python notebooks/refresh.py 05_what_we_found"
+    for name, text in findings.in_readme(partial(committed, tmp_path)).items():
+        assert f"<!-- {name} -->\n\n{text}\n\n<!-- -->" in readme, "python notebooks/refresh.py 05_what_we_found"
+
+
+def test_gains_over_the_settings_that_all_methods_have(tmp_path):
+    rows = pd.read_csv(results.folder() / "mini_crop.csv")
+    wide = rows.pivot(index=["crop_lower_bound", "seed"], columns="method", values="worst").dropna()
+    gained = findings.gains(committed(tmp_path, "mini_crop"))
+    assert gained.loc["TCE", "worst 10 %"] == pytest.approx(100 * (wide["tce"] - wide["normal"]).mean())
+    assert len(gained) == rows["method"].nunique() - 1
