@@ -16,7 +16,7 @@ import pandas as pd
 from clamkit import paper
 from clamkit.methods import METHODS
 from clamkit.metrics import compare, holm, order_agreement
-from clamkit.runs import Run, as_frame, even
+from clamkit.runs import Run, as_frame
 from clamkit.sweep import at_hand
 
 LEVEL = 0.05
@@ -261,26 +261,12 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def gains(runs: Sequence[Run]) -> pd.DataFrame:
-    """Each method minus Normal, mean in points, over the settings that all methods have."""
-    frame = as_frame(even(runs))
-    metrics = {"worst": "worst 10 %", "std": "std", "average": "average"}
-    differences = {
-        METHODS[method].label: [paired(frame, method, "normal", metric).mean() for metric in metrics]
-        for method in frame["method"].unique()
-        if method != "normal"
-    }
-    return pd.DataFrame.from_dict(differences, "index", columns=list(metrics.values()), dtype=float)
-
-
 def in_readme(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> dict[str, str]:
     """The tables of the README, by the name of their place in it."""
-    found, gained = findings(runs_of), gains(runs_of("mini_crop"))
-    text = gained.map(lambda x: f"{x:+.1f}".replace("-", "−")).rename_axis("minus Normal").reset_index()
+    found = findings(runs_of)
     return {
         "findings": as_markdown(shown(found[found["kind"] == "paper"])),
         "open": as_markdown(shown(found[found["kind"] == "open"]).drop(columns=["where", "paper"])),
-        "gains": as_markdown(text),
     }
 
 

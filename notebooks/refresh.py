@@ -1,13 +1,14 @@
 """Execute notebooks in place and strip what should not be committed: python notebooks/refresh.py [NAME ...]
 
-Training in them goes to a throw-away runs folder, so that the outputs are always made anew. With notebook 05 the tables
-of findings in the README are written anew too.
+Training in them goes to a throw-away runs folder, so that the outputs are always made anew. With notebook 05 its
+tables and figures in the README are written anew too.
 """
 
 import os
 import re
 import sys
 import tempfile
+from base64 import b64decode
 from pathlib import Path
 
 import nbformat
@@ -28,14 +29,20 @@ def refresh(path: Path) -> None:
     print("refreshed", path.name, flush=True)
 
 
-def write_findings(readme: Path) -> None:
+def write_findings(root: Path) -> None:
+    """Notebook 05 into the README: its tables, and its figures under the names that `clamkit report` gives them."""
     from clamkit import findings
 
+    readme, notebook = root / "README.md", nbformat.read(HERE / "05_what_we_found.ipynb", 4)
     text = readme.read_text(encoding="utf-8")
     for name, table in findings.in_readme().items():
         old = re.search(rf"(?<=<!-- {name} -->\n).*?(?=<!-- -->)", text, re.DOTALL)
         text = f"{text[: old.start()]}\n{table}\n\n{text[old.end() :]}"
     readme.write_text(text, encoding="utf-8")
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    for number, picture in enumerate(pictures, 1):
+        (root / "figures" / f"05_what_we_found-{number}.png").write_bytes(b64decode(picture))
 
 
 if __name__ == "__main__":
@@ -46,4 +53,4 @@ if __name__ == "__main__":
             if not names or file.stem in names:
                 refresh(file)
         if not names or "05_what_we_found" in names:
-            write_findings(HERE.parent / "README.md")
+            write_findings(HERE.parent)

@@ -1,9 +1,11 @@
 """What is called supported: against cases worked by hand."""
 
+from base64 import b64decode
 from functools import partial
 from itertools import product
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -92,9 +94,13 @@ def test_the_readme_says_what_the_committed_results_say(tmp_path):
         assert f"<!-- {name} -->\n\n{text}\n\n<!-- -->" in readme, "python notebooks/refresh.py 05_what_we_found"
 
 
-def test_gains_over_the_settings_that_all_methods_have(tmp_path):
-    rows = pd.read_csv(results.folder() / "mini_crop.csv")
-    wide = rows.pivot(index=["crop_lower_bound", "seed"], columns="method", values="worst").dropna()
-    gained = findings.gains(committed(tmp_path, "mini_crop"))
-    assert gained.loc["TCE", "worst 10 %"] == pytest.approx(100 * (wide["tce"] - wide["normal"]).mean())
-    assert len(gained) == rows["method"].nunique() - 1
+def test_the_readmes_figures_are_those_of_the_notebook():
+    root = Path(__file__).parents[1]
+    notebook = nbformat.read(root / "notebooks" / "05_what_we_found.ipynb", 4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    assert len(shown) == 2
+    for number, picture in enumerate(shown, 1):
+        name = f"figures/05_what_we_found-{number}.png"
+        assert name in (root / "README.md").read_text(encoding="utf-8")
+        assert (root / name).read_bytes() == b64decode(picture), "python notebooks/refresh.py 05_what_we_found"
