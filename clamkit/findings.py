@@ -248,13 +248,18 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
         interval = f" [{row.low:+.1f}, {row.high:+.1f}]" if row.n > 1 else ""
         return f"{row.effect:+.1f}{interval}".replace("-", "−") if row.n else ""
 
+    def chance(p: float) -> str:
+        if np.isnan(p) or p < 0.001:
+            return "" if np.isnan(p) else "< 0.001"
+        return f"{p:.4f}" if round(p, 3) == LEVEL else f"{p:.3f}"  # on which side of the level it lies
+
     columns = {
         "claim": frame["claim"],
         "where": frame["where"],
         "measured": frame["what"],
         "pairs or runs": frame["n"].astype(str),
         "ours [95 %]": [ours(row) for row in frame.itertuples()],
-        "p": ["" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" for p in frame["p"]],
+        "p": [chance(p) for p in frame["p"]],
         "paper": ["" if np.isnan(x) else f"{x:+.1f}".replace("-", "−") for x in frame["paper"].astype(float)],
         "verdict": frame["verdict"],
     }

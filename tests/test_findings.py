@@ -82,6 +82,8 @@ def test_as_text():
     assert text["ours [95 %]"][1:].tolist() == ["", "+3.0"], "one value has no interval"
     assert text["paper"].tolist() == ["−0.5", "", ""]
     assert text["p"].tolist() == ["< 0.001", "", "1.000"]
+    edge = table([finding([-1.0])]).assign(p=0.0503)
+    assert shown(edge)["p"].tolist() == ["0.0503"], "more digits where three would not tell"
 
 
 def committed(tmp_path: Path, grid: str) -> list:
