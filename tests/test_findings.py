@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from clamkit import findings, results
-from clamkit.findings import Finding, growth, paired, shown, table
+from clamkit.findings import Finding, answers, growth, paired, shown, table
 from clamkit.runs import RunStore
 from clamkit.sweep import Grid
 
@@ -84,6 +84,22 @@ def test_as_text():
     assert text["p"].tolist() == ["< 0.001", "", "1.000"]
     edge = table([finding([-1.0])]).assign(p=0.0503)
     assert shown(edge)["p"].tolist() == ["0.0503"], "more digits where three would not tell"
+
+
+def test_open_questions_as_text():
+    clear = -np.linspace(1, 2, 12)
+    asked = [
+        Finding("open", question, where, metric, pd.Series(values, dtype=float), -1)
+        for question, where, values in (("a", "here", clear), ("a", "there", -clear), ("b", "here", []))
+        for metric in ("std", "average")
+    ]
+    text = answers(table(asked))
+    assert text.columns.tolist() == ["question", "where", "pairs or runs", "std", "average"]
+    assert text["pairs or runs"].tolist() == ["12", "12", "0"]
+    assert text["std"][0].startswith("−1.5 [−1.")
+    assert text["std"][0].endswith(": better")
+    assert text["average"][1].endswith(": worse")
+    assert text["average"][2] == "no runs yet"
 
 
 def committed(tmp_path: Path, grid: str) -> list:
