@@ -71,19 +71,18 @@ class Recorded(Run):
 
 
 def runs_of(grid: str, configs: Iterable[RunConfig], store: RunStore | None = None) -> list[Run]:
-    """The runs of a grid that are at hand, in its order: finished here, or else committed."""
-    store = store or RunStore()
-    rows = rows_of(grid).to_dict("records")
-    histories = dict(list(histories_of(grid).groupby("run", sort=False)))
-    recorded = {row["run"]: (row, histories[row["run"]]) for row in rows if row["run"] in histories}
-    found = []
-    for config in configs:
-        name = config.folder().as_posix()
-        if store.run(config).done:
-            found.append(store.run(config))
-        elif name in recorded:
-            found.append(Recorded(*recorded[name]))
-    return found
+    """The runs of a grid that are at hand, in its order: finished here, or else committed, for whichever grid."""
+    store, configs = store or RunStore(), list(configs)
+    found = {key(run): run for run in map(store.run, configs) if run.done}
+    wanted = [config.folder().as_posix() for config in configs]
+    for name in [grid, *sorted(_grids() - {grid})]:
+        rows = rows_of(name)
+        rows = rows[rows["run"].isin(set(wanted) - set(found))]
+        if len(rows):
+            histories = dict(list(histories_of(name).groupby("run", sort=False)))
+            recorded = (row for row in rows.to_dict("records") if row["run"] in histories)
+            found |= {row["run"]: Recorded(row, histories[row["run"]]) for row in recorded}
+    return [found[name] for name in wanted if name in found]
 
 
 def _replace(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
@@ -111,8 +110,11 @@ def histories_of(grid: str) -> pd.DataFrame:
 
 def committed() -> set[str]:
     """Names of all runs whose results are committed, of any grid."""
-    tables = [_read(path, pd.read_csv) for path in sorted(folder().glob("*.csv"))]
-    return {name for table in tables if "run" in table for name in table["run"]}
+    return {name for grid in _grids() for name in rows_of(grid)["run"]}
+
+
+def _grids() -> set[str]:
+    return {path.stem for path in folder().glob("*.parquet")}
 
 
 def _read(path: Path, reader) -> pd.DataFrame:

@@ -56,6 +56,8 @@ def test_committed_runs_read_like_runs(grid, tmp_path):
     elsewhere = RunStore(tmp_path / "elsewhere")
     recorded = results.runs_of("small", grid.configs(), elsewhere)
     assert [type(run) for run in recorded] == [results.Recorded] * 2
+    shared = results.runs_of("another", grid.configs()[1:], elsewhere)
+    assert [results.key(run) for run in shared] == [results.key(runs[1])], "whichever grid it was committed for"
     for run, known in zip(recorded, runs, strict=True):
         assert run.config.folder() == known.config.folder()
         assert run.test_accuracy.to_numpy() == pytest.approx(known.test_accuracy.to_numpy(), abs=1e-6)
