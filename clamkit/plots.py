@@ -289,8 +289,9 @@ def front(frame: pd.DataFrame, classes: int = 10) -> Figure:
             look = {"color": COLOURS[method], "marker": MARKERS[method], "ms": 5, "lw": 1, "elinewidth": 0.7}
             axis.errorbar(x, y, dy, dx, **look)
             if len(x) > 1:
+                place = {"xytext": (4, 3) if method == "clam" else (4, -9), "textcoords": "offset points"}
                 for value, at in zip(x.index, zip(x, y, strict=True), strict=True):
-                    axis.annotate(f"{value:g}", at, (4, 3), textcoords="offset points", size=6.5, color=COLOURS[method])
+                    axis.annotate(f"{value:g}", at, size=6.5, color=COLOURS[method], **place)
         axis.set(title=f"CLAM's path: {title}", xlabel="average accuracy, %")
     axes[0].set_ylabel("std over classes, points (lower is fairer)")
     _legend(figure, frame["method"], ncols=5)
