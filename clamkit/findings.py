@@ -49,7 +49,8 @@ class Finding:
 def findings(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> pd.DataFrame:
     """One row for each claim and question: claim, where, what, n, effect, low, high, p, paper, verdict."""
     runs_of = cache(runs_of)
-    return table([*of_the_paper(runs_of), *left_open(runs_of)])
+    images = _images(runs_of)
+    return table([*of_the_paper(runs_of, images), *left_open(runs_of, images)])
 
 
 def table(found: Sequence[Finding]) -> pd.DataFrame:
@@ -167,7 +168,7 @@ def _images(runs_of: Callable[[str], Sequence[Run]]) -> dict[str, pd.DataFrame]:
     return images
 
 
-def of_the_paper(runs_of: Callable[[str], Sequence[Run]]) -> Iterator[Finding]:
+def of_the_paper(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.DataFrame]) -> Iterator[Finding]:
     """Its claims, each for CLAM as it is in the paper: with the Euclidean projection and τ = 1."""
     runs = runs_of("mini_crop")
     clam = [run for run in (*runs, *runs_of("mini_long")) if run.config.method == "clam"]
@@ -217,7 +218,6 @@ def of_the_paper(runs_of: Callable[[str], Sequence[Run]]) -> Iterator[Finding]:
     each_net = [paired(other[other["model"] == model], "clam", "normal", "std") for model in ("tiny_vit", "resnet18")]
     where = "Fashion-MNIST part, a small ViT and ResNet-18"
     yield row("the same with other networks", "std", pd.concat(each_net), -1, where=where)
-    images = _images(runs_of)
     for where, grid in OTHER_IMAGES.items():
         of = partial(paired, images[where], "clam")
         printed = partial(_printed, dataset=grid.removeprefix("mini_"))
@@ -242,9 +242,8 @@ def of_the_paper(runs_of: Callable[[str], Sequence[Run]]) -> Iterator[Finding]:
         yield row(f"… {CHEAP}", "average", of("average"), +1, printed["average"], where=where, margin=COST)
 
 
-def left_open(runs_of: Callable[[str], Sequence[Run]]) -> Iterator[Finding]:
+def left_open(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.DataFrame]) -> Iterator[Finding]:
     """What the paper does not ask; the wanted sign is that of an improvement. On other images only what has run."""
-    images = _images(runs_of)
     crop = images[FASHION]
     looks = pd.concat([as_frame(runs_of("mini_accuracy")), crop[crop["method"].isin(["clam", "clam_kl"])]])
     looks["look"] = looks["accuracy_from"].astype(object).where(looks["accuracy_from"].notna(), "epoch")
@@ -311,12 +310,11 @@ ANSWERS = {
 
 def answers(frame: pd.DataFrame) -> pd.DataFrame:
     """The open questions as text, one row for each and each place: is the first better, in std and on average?"""
-    text = shown(frame)
+    text = shown(frame).rename(columns={"claim": "question"})
     chance = text["p"].where(text["p"].str.startswith("<"), "= " + text["p"])
     text["answer"] = (text["ours [95 %]"] + ", p " + chance + ": " + text["verdict"].map(ANSWERS)).where(
         frame["n"] > 0, "no runs yet"
     )
-    text["question"] = text["claim"]
     names = ["question", "where", "pairs or runs"]
     return text.pivot_table("answer", names, "measured", "first", sort=False).reset_index()
 
