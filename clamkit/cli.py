@@ -246,9 +246,10 @@ def results_command(
 
     loaded, store = Grid.load(grid), RunStore(runs)
     finished = [run for config in loaded.configs() if (run := store.run(config)).done]
+    before = len(results.rows_of(loaded.name))
     rows = results.save(loaded.name, finished)
     console.print(
-        f"{len(finished)} finished runs added; {paths.shown(results.folder() / loaded.name)}.csv and .parquet hold "
+        f"{len(rows) - before} runs added; {paths.shown(results.folder() / loaded.name)}.csv and .parquet hold "
         f"{len(rows)} of the {len(loaded.configs())} runs of {loaded.name}",
         markup=False,
     )
