@@ -15,7 +15,7 @@ import pandas as pd
 
 from clamkit import paper
 from clamkit.methods import METHODS
-from clamkit.metrics import compare, holm, order_agreement
+from clamkit.metrics import compare, holm, judge, order_agreement
 from clamkit.runs import Run, as_frame
 from clamkit.sweep import at_hand
 
@@ -51,6 +51,18 @@ def findings(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> pd.DataFrame:
     runs_of = cache(runs_of)
     images = _images(runs_of)
     return table([*of_the_paper(runs_of, images), *left_open(runs_of, images)])
+
+
+def prices(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> dict[str, dict[str, pd.DataFrame]]:
+    """Average and std against Normal with intervals, by the images and then the method."""
+    return {
+        where: {
+            method: judge(frame, method, "normal", ["average", "std"])
+            for method in frame["method"].unique()
+            if method != "normal"
+        }
+        for where, frame in _images(runs_of).items()
+    }
 
 
 def table(found: Sequence[Finding]) -> pd.DataFrame:

@@ -9,7 +9,8 @@ The paper's figures and the functions that draw them:
 6-10  x-th worst class (appendix: five datasets)              worst_class_curves
 
 Its tables as figures: fairness_over_strength and differences (tables 1 to 4, colour jitter), over_tau (step size),
-shot_groups (iNaturalist), real_labels (ReaL). Widths are for a text 6.5 inches wide, where labels keep 8 points.
+shot_groups (iNaturalist), real_labels (ReaL). Not in the paper: front and price (accuracy against equity). Widths are
+for a text 6.5 inches wide, where labels keep 8 points.
 """
 
 from __future__ import annotations
@@ -295,6 +296,35 @@ def front(frame: pd.DataFrame, classes: int = 10) -> Figure:
         axis.set(title=f"CLAM's path: {title}", xlabel="average accuracy, %")
     axes[0].set_ylabel("std over classes, points (lower is fairer)")
     _legend(figure, frame["method"], ncols=5)
+    return figure
+
+
+@styled
+def price(tables: dict[str, dict[str, pd.DataFrame]]) -> Figure:
+    """What methods gain in equity (downwards) and pay in average accuracy (leftwards), with intervals.
+
+    tables: title of a panel → method → `metrics.compare` to a baseline, which is the origin. A method may be followed
+    by a setting ("clam, τ = 0.1"); its marks are hollow.
+    """
+    rows = -(-len(tables) // 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(WIDTH, 0.7 + 2.2 * rows), squeeze=False)
+    for axis, (title, methods) in zip(axes.flat, tables.items(), strict=False):
+        axis.axhline(0, color="#555555", lw=0.8)
+        axis.axvline(0, color="#555555", lw=0.8)
+        for name, table in methods.items():
+            method, _, setting = name.partition(", ")
+            look = {"color": COLOURS[method], "marker": MARKERS[method], "ms": 6, "elinewidth": 1, "ls": ""}
+            look |= {"label": f"{label(method)}, {setting}", "mfc": "white"} if setting else {"label": label(method)}
+            at, low, high = (100 * table[column] for column in ("mean_difference", "ci_low", "ci_high"))
+            (left, down), (right, up) = at - low, high - at
+            axis.errorbar(*at, [[down], [up]], [[left], [right]], **look)
+        axis.set_title(title)
+    for axis in axes.flat[len(tables) :]:
+        axis.set_axis_off()
+    drawn = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=5)
+    figure.supxlabel("average accuracy, points against Normal", fontsize=9)
+    figure.supylabel("std over classes, points against Normal (lower is fairer)", fontsize=9)
     return figure
 
 

@@ -117,7 +117,7 @@ def test_the_readmes_figures_are_those_of_the_notebook():
     notebook = nbformat.read(root / "notebooks" / "05_what_we_found.ipynb", 4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    assert len(shown) == 2
+    assert len(shown) == 3
     for number, picture in enumerate(shown, 1):
         name = f"figures/05_what_we_found-{number}.png"
         assert name in (root / "README.md").read_text(encoding="utf-8")

@@ -55,6 +55,27 @@ def test_figures(runs, small_npz, tmp_path):
     assert shown[1] == [[run.summary["std"]] for run in runs]
 
 
+def test_gain_and_price():
+    def against_normal(average: float, std: float) -> pd.DataFrame:
+        mean = pd.Series({"average": average, "std": std})
+        return pd.DataFrame(
+            {"mean_difference": mean, "ci_low": mean.sub([0.01, 0.02]), "ci_high": mean.add([0.03, 0.04])}
+        )
+
+    clam, smaller = against_normal(-0.01, -0.05), against_normal(0.0, -0.02)
+    figure = plots.price({"here": {"clam": clam, "clam, τ = 0.1": smaller}, "there": {"clam": clam}, "nowhere": {}})
+    here, *_, left_over = figure.axes
+    (first, (across, up)), (second, _) = [(bars[0], bars[2]) for bars in here.containers]
+    assert first.get_xydata().ravel().tolist() == pytest.approx([-1, -5])
+    assert second.get_xydata().ravel().tolist() == pytest.approx([0, -2])
+    assert across.get_segments()[0].ravel().tolist() == pytest.approx([-2, -5, 2, -5])
+    assert up.get_segments()[0].ravel().tolist() == pytest.approx([-1, -7, -1, -1])
+    assert second.get_markerfacecolor() == "white" != first.get_markerfacecolor()
+    assert not left_over.axison
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["CLAM", "CLAM, τ = 0.1"]
+    plt.close("all")
+
+
 def test_saved_figures_are_the_same_bytes_each_time(tmp_path):
     once, twice = tmp_path / "once", tmp_path / "twice"
     for folder in (once, twice):
