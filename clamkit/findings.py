@@ -12,6 +12,7 @@ from functools import cache, partial
 
 import numpy as np
 import pandas as pd
+from scipy.stats import friedmanchisquare
 
 from clamkit import paper
 from clamkit.methods import METHODS
@@ -49,19 +50,21 @@ class Finding:
 def findings(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> pd.DataFrame:
     """One row for each claim and question: claim, where, what, n, effect, low, high, p, paper, verdict."""
     runs_of = cache(runs_of)
-    images = _images(runs_of)
+    images = by_images(runs_of)
     return table([*of_the_paper(runs_of, images), *left_open(runs_of, images)])
 
 
-def prices(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> dict[str, dict[str, pd.DataFrame]]:
-    """Average and std against Normal with intervals, by the images and then the method."""
+def against_normal(
+    images: dict[str, pd.DataFrame], metrics: Sequence, methods: Sequence[str] | None = None
+) -> dict[str, dict[str, pd.DataFrame]]:
+    """What methods (default: all) gain and lose against Normal, with intervals, by the images and then the method."""
     return {
         where: {
-            method: judge(frame, method, "normal", ["average", "std"])
+            method: judge(frame, method, "normal", metrics)
             for method in frame["method"].unique()
-            if method != "normal"
+            if method != "normal" and (methods is None or method in methods)
         }
-        for where, frame in _images(runs_of).items()
+        for where, frame in images.items()
     }
 
 
@@ -126,6 +129,22 @@ def growth(frame: pd.DataFrame, method: str) -> pd.Series:
     return 100 * (wide.drop(index=1.0) - wide.loc[1.0]).stack()
 
 
+def seed_by_seed(images: dict[str, pd.DataFrame], metrics: Sequence[str] = ("average", "std", "worst")) -> pd.DataFrame:
+    """CLAM minus Normal, a column for the mean of each seed: pairs that share one, do they hang together?
+
+    p is that of Friedman's test that the seeds differ, over the crops that have run with all of them.
+    """
+    rows = {}
+    for where, frame in images.items():
+        for metric in metrics:
+            wide = paired(frame, "clam", "normal", metric).unstack("seed")
+            whole = wide.dropna()
+            p = friedmanchisquare(*whole.T.to_numpy()).pvalue if whole.shape[1] > 2 and len(whole) > 1 else np.nan
+            rows[where, metric] = wide.mean().add_prefix("seed ") if len(wide) else pd.Series(dtype=float)
+            rows[where, metric]["p"] = p
+    return pd.DataFrame(rows).T.rename_axis(["images", "metric"])
+
+
 def moves(run: Run) -> np.ndarray:
     """How far a class weight moves in each epoch after the first, on average over the classes."""
     return run.wide("weight").diff().abs().mean(axis=1).to_numpy()[1:]
@@ -157,103 +176,99 @@ def _printed(
 
 # ------------------------------------------------------------------------------------------------------ the claims
 
+CLOSER = "the classes lie closer together than under Normal"
 CHEAP = f"it costs less than {COST:g} point of average accuracy"
-FASHION = "Fashion-MNIST part, crops"
-CIFAR10 = "CIFAR-10, 1,000 images a class"
-CIFAR100 = "CIFAR-100, 150 images a class"
-OTHER_IMAGES = {
-    CIFAR10: "mini_cifar10",
-    CIFAR100: "mini_cifar100",
-    "Mini-ImageNet, 50 images a class": "mini_mini_imagenet",
+FASHION, CIFAR10, CIFAR100, MINI_IMAGENET = "Fashion-MNIST", "CIFAR-10", "CIFAR-100", "Mini-ImageNet"
+GRIDS = {  # the images, and the runs on them with crops
+    FASHION: ("mini_crop", "mini_projection"),
+    CIFAR10: ("mini_cifar10",),
+    CIFAR100: ("mini_cifar100",),
+    MINI_IMAGENET: ("mini_mini_imagenet",),
 }
+IN_PAPER = {FASHION: "fashion_mnist", CIFAR10: "cifar10", CIFAR100: "cifar100", MINI_IMAGENET: "mini_imagenet"}
+TENTHS = range(1, 11)  # of the classes, the worst first
 SMALLER = "clam, τ = 0.1"
 SMALLER_STEPS = {FASHION: "mini_tau", CIFAR10: "mini_tau_cifar10", CIFAR100: "mini_tau_cifar100"}
 
 
-def _images(runs_of: Callable[[str], Sequence[Run]]) -> dict[str, pd.DataFrame]:
-    """The runs with crops by the images they are on; CLAM with a smaller step as a method of its own."""
-    grids = {FASHION: ["mini_crop", "mini_projection"]} | {where: [grid] for where, grid in OTHER_IMAGES.items()}
-    images = {where: as_frame([run for name in names for run in runs_of(name)]) for where, names in grids.items()}
-    for where, grid in SMALLER_STEPS.items():
-        steps = as_frame(runs_of(grid)).query("method == 'clam' and tau == 0.1").assign(method=SMALLER)
-        images[where] = pd.concat([images[where], steps], ignore_index=True)
+def by_images(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> dict[str, pd.DataFrame]:
+    """The runs with crops by the images they are on: `as_frame`, CLAM with τ = 0.1 as a method of its own.
+
+    The columns TENTHS are the mean accuracies of the worst (1) to the best (10) tenth of the classes of each run.
+    """
+    images = {}
+    for where, grids in GRIDS.items():
+        named = [(run.config.method, run) for grid in grids for run in runs_of(grid)]
+        if where in SMALLER_STEPS:
+            named += [(SMALLER, run) for run in runs_of(SMALLER_STEPS[where]) if _is_smaller(run)]
+        parts = [[part.mean() for part in np.array_split(np.sort(run.test_accuracy), 10)] for _, run in named]
+        frame = as_frame([run for _, run in named]).assign(method=[name for name, _ in named])
+        images[where] = frame.join(pd.DataFrame(parts, columns=TENTHS, dtype=float))
     return images
+
+
+def _is_smaller(run: Run) -> bool:
+    return run.config.method == "clam" and run.config.tau == 0.1
 
 
 def of_the_paper(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.DataFrame]) -> Iterator[Finding]:
     """Its claims, each for CLAM as it is in the paper: with the Euclidean projection and τ = 1."""
-    runs = runs_of("mini_crop")
-    clam = [run for run in (*runs, *runs_of("mini_long")) if run.config.method == "clam"]
-    crop, jitter, other, tau = (
-        as_frame(runs_of(grid)) for grid in ("mini_crop", "mini_jitter", "mini_architecture", "mini_tau")
-    )
 
     def row(claim: str, what: str, values, wanted: int, printed=None, *, where: str = FASHION, margin: float = 0.0):
         return Finding("paper", claim, where, what, pd.Series(values, dtype=float), wanted, printed, margin)
 
-    for metric, name in LOW.items():
-        printed = _printed("fairness_crop", "range" if metric == "decile_range" else metric)
-        yield row(
-            "the classes lie closer together than under Normal",
-            name,
-            paired(crop, "clam", "normal", metric),
-            -1,
-            printed,
+    for where in images:
+        yield from (
+            row(*claim, where=where, margin=COST * (claim[0] == CHEAP))
+            for claim in _on_images(images[where], runs_of(GRIDS[where][0]), IN_PAPER[where])
+            if where == FASHION or len(claim[2])
         )
-    for rival in RIVALS:
-        values = paired(crop, "clam", rival, "std")
-        yield row(f"… than under {METHODS[rival].label}", "std", values, -1, _printed("fairness_crop", "std", rival))
-    values = growth(crop, "clam") - growth(crop, "normal")
-    printed = _printed("range_difference", "range_difference")
-    yield row("augmentation widens the range less", "growth of the range", values, -1, printed)
-    values = paired(crop, "clam", "normal", "worst")
-    yield row("the worst classes gain", "worst 10 %", values, +1, _printed("worst_crop", "worst"))
-    values = paired(crop, "clam", "normal", "average")
-    yield row(CHEAP, "average", values, +1, _printed("average_crop", "average"), margin=COST)
-    values = [100 * order_agreement(run.wide("weight").iloc[-1], run.test_accuracy) for run in clam]
-    claim = "worse classes end with larger weights (paper: exactly reversed order)"
-    yield row(claim, "100 × rank correlation", values, -1, -100.0)
-    values = [calming(run) for run in clam]
-    yield row("the weights come to rest", "moves, last quarter to first, %", values, -1)
-    for where, of_grid in ((FASHION, runs), (CIFAR100, runs_of("mini_cifar100"))):
-        values = paired(_late_moves(of_grid), "apstar", "clam", "move")
-        yield row("APStar's weights are less steady", "100 × late moves", values, +1, where=where)
+    tau, jitter, other = (as_frame(runs_of(grid)) for grid in ("mini_tau", "mini_jitter", "mini_architecture"))
     own = tau[tau["method"] == "clam"]
     each = {step: paired(own, step, 0.0, "std", by="tau") for step in sorted(own["tau"].unique()) if step > 0}
     for most in (10, 2):
         worst = max((step for step in each if step <= most), key=lambda step: each[step].mean(), default=0)
-        claim = f"every τ from 0.1 to {most} helps (the worst here: {worst:g})"
+        claim = f"every τ from 0.1 to {most} brings them closer (the worst here: {worst:g})"
         yield row(claim, "std", each.get(worst), -1, _printed("tau", "std", most=most))
-    where = "Fashion-MNIST part, colour jitter"
     values = paired(jitter, "clam", "normal", "std")
-    yield row("the same with another augmentation", "std", values, -1, _printed("fairness_jitter", "std"), where=where)
+    yield row(f"with colour jitter: {CLOSER}", "std", values, -1, _printed("fairness_jitter", "std"))
     each_net = [paired(other[other["model"] == model], "clam", "normal", "std") for model in ("tiny_vit", "resnet18")]
-    where = "Fashion-MNIST part, a small ViT and ResNet-18"
-    yield row("the same with other networks", "std", pd.concat(each_net), -1, where=where)
-    for where, grid in OTHER_IMAGES.items():
-        of = partial(paired, images[where], "clam")
-        printed = partial(_printed, dataset=grid.removeprefix("mini_"))
-        claim = "the same on other images"
-        for metric in ("std", "cov"):
-            values = of("normal", metric)
-            yield row(claim, LOW[metric], values, -1, printed("fairness_crop", metric), where=where)
-        for rival in RIVALS:
-            if len(values := of(rival, "std")):
-                claim = f"… than under {METHODS[rival].label}"
-                yield row(claim, "std", values, -1, printed("fairness_crop", "std", rival), where=where)
-        claim = "… the worst classes gain"
-        yield row(claim, "worst 10 %", of("normal", "worst"), +1, printed("worst_crop", "worst"), where=where)
-        values = of("normal", "average")
-        yield row(f"… {CHEAP}", "average", values, +1, printed("average_crop", "average"), where=where, margin=COST)
-    in_tau_table = {FASHION: "fashion_mnist", CIFAR100: "cifar100"}
+    yield row(f"with a small ViT and a ResNet-18: {CLOSER}", "std", pd.concat(each_net), -1)
     for where in SMALLER_STEPS:
         of = partial(paired, images[where], SMALLER, "normal")
-        printed = {
-            metric: _printed("tau", metric, dataset=in_tau_table[where], most=0.1) if where in in_tau_table else None
-            for metric in ("std", "average")
-        }
-        yield row("the same with τ = 0.1", "std", of("std"), -1, printed["std"], where=where)
-        yield row(f"… {CHEAP}", "average", of("average"), +1, printed["average"], where=where, margin=COST)
+        printed = dict.fromkeys(("std", "average"))
+        if where != CIFAR10:  # which the paper's τ table does not have
+            printed = {metric: _printed("tau", metric, dataset=IN_PAPER[where], most=0.1) for metric in printed}
+        yield row(f"with τ = 0.1: {CLOSER}", "std", of("std"), -1, printed["std"], where=where)
+        cost = {"where": where, "margin": COST}
+        yield row(f"with τ = 0.1: {CHEAP}", "average", of("average"), +1, printed["average"], **cost)
+
+
+def _on_images(frame: pd.DataFrame, runs: Sequence[Run], dataset: str) -> Iterator[tuple]:
+    """The claims that are asked of every kind of images: claim, what, values, wanted, printed."""
+    of, printed = partial(paired, frame, "clam"), partial(_printed, dataset=dataset)
+    for metric, name in LOW.items():
+        known = printed("fairness_crop", "range" if metric == "decile_range" else metric)
+        yield CLOSER, name, of("normal", metric), -1, known
+    for rival in RIVALS:
+        yield (
+            f"… than under {METHODS[rival].label}",
+            "std",
+            of(rival, "std"),
+            -1,
+            printed("fairness_crop", "std", rival),
+        )
+    values = growth(frame, "clam") - growth(frame, "normal")
+    known = printed("range_difference", "range_difference")
+    yield "augmentation widens the range less", "growth of the range", values, -1, known
+    yield "the worst classes gain", "worst 10 %", of("normal", "worst"), +1, printed("worst_crop", "worst")
+    yield CHEAP, "average", of("normal", "average"), +1, printed("average_crop", "average")
+    clam = [run for run in runs if run.config.method == "clam"]
+    values = [100 * order_agreement(run.wide("weight").iloc[-1], run.test_accuracy) for run in clam]
+    yield "worse classes end with larger weights (paper: order reversed)", "100 × rank correlation", values, -1, -100.0
+    yield "the weights come to rest", "moves, last quarter to first, %", [calming(run) for run in clam], -1
+    values = paired(_late_moves(runs), "apstar", "clam", "move")
+    yield "APStar's weights are less steady", "100 × late moves", values, +1
 
 
 def left_open(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.DataFrame]) -> Iterator[Finding]:
@@ -281,6 +296,9 @@ def left_open(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.Data
         yield from rows(question, FASHION, looks, look, "epoch", "look")
     question = "19 epochs that count against 15 with a second augmented pass, in the same time (both projections)"
     yield from rows(question, FASHION, looks, "longer", "pass", "look")
+    for where, frame in images.items():
+        question, values = "CLAM against Normal, for those who are best off", paired(frame, "clam", "normal", "best")
+        yield Finding("open", question, where, "best 10 %", values, +1)
     for rival in ("tce", "ggf", "apstar", "maxmin"):
         yield from everywhere(f"{METHODS[rival].label} against CLAM with the KL projection", rival, "clam_kl")
     yield from everywhere(f"{METHODS['tce'].label} against CLAM with τ = 0.1", "tce", SMALLER)
@@ -288,49 +306,42 @@ def left_open(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.Data
 
 # -------------------------------------------------------------------------------------------------------- for people
 
-
-def shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """`findings()` as text: effect and interval in one column, rounded."""
-
-    def ours(row) -> str:
-        interval = f" [{row.low:+z.1f}, {row.high:+z.1f}]" if row.n > 1 else ""
-        return f"{row.effect:+z.1f}{interval}".replace("-", "−") if row.n else ""
-
-    def chance(p: float) -> str:
-        if np.isnan(p) or p < 0.001:
-            return "" if np.isnan(p) else "< 0.001"
-        return f"{p:.4f}" if round(p, 3) == LEVEL else f"{p:.3f}"  # on which side of the level it lies
-
-    columns = {
-        "claim": frame["claim"],
-        "where": frame["where"],
-        "measured": frame["what"],
-        "pairs or runs": frame["n"].astype(str),
-        "ours [95 %]": [ours(row) for row in frame.itertuples()],
-        "p": [chance(p) for p in frame["p"]],
-        "paper": ["" if np.isnan(x) else f"{x:+.1f}".replace("-", "−") for x in frame["paper"].astype(float)],
-        "verdict": frame["verdict"],
-    }
-    return pd.DataFrame(columns)
-
-
 ANSWERS = {
     "supported": "better",
     "not supported: the opposite": "worse",
     "not supported": "no gain shown",
     "not decidable at this scale": "undecided",
+    "not decidable yet: no runs": "no runs yet",
 }
 
 
-def answers(frame: pd.DataFrame) -> pd.DataFrame:
-    """The open questions as text, one row for each and each place: is the first better, in std and on average?"""
-    text = shown(frame).rename(columns={"claim": "question"})
-    chance = text["p"].where(text["p"].str.startswith("<"), "= " + text["p"])
-    text["answer"] = (text["ours [95 %]"] + ", p " + chance + ": " + text["verdict"].map(ANSWERS)).where(
-        frame["n"] > 0, "no runs yet"
+def shown(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `findings()` as text: a line for each claim and what is measured, a column for each kind of images.
+
+    A cell has the verdict, the effect with its interval, the number of pairs or runs, p and the paper's own number.
+    """
+    asked = bool((frame["kind"] == "open").all())
+    cells = frame.assign(
+        cell=[_cell(row, ANSWERS[row.verdict] if asked else row.verdict) for row in frame.itertuples()]
     )
-    names = ["question", "where", "pairs or runs"]
-    return text.pivot_table("answer", names, "measured", "first", sort=False).reset_index()
+    wide = cells.pivot_table("cell", ["claim", "what"], "where", "first", sort=False, fill_value="").reset_index()
+    wide.columns.name = None
+    return wide.rename(columns={"claim": "question" if asked else "claim", "what": "measured"})
+
+
+def _cell(row, verdict: str) -> str:
+    if not row.n:
+        return verdict
+    interval = f" [{row.low:+z.1f}, {row.high:+z.1f}]" if row.n > 1 else ""
+    paper_says = "" if pd.isna(row.paper) else f", paper {row.paper:+z.1f}"
+    numbers = f"{row.effect:+z.1f}{interval}; n {row.n}, p {_chance(row.p)}{paper_says}"
+    return f"**{verdict}** {numbers.replace('-', '−')}"
+
+
+def _chance(p: float) -> str:
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.4f}" if round(p, 3) == LEVEL else f"{p:.3f}"  # on which side of the level it lies
 
 
 def in_readme(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> dict[str, str]:
@@ -338,11 +349,13 @@ def in_readme(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> dict[str, st
     found = findings(runs_of)
     return {
         "findings": as_markdown(shown(found[found["kind"] == "paper"])),
-        "open": as_markdown(answers(found[found["kind"] == "open"])),
+        "open": as_markdown(shown(found[found["kind"] == "open"])),
     }
 
 
 def as_markdown(text: pd.DataFrame) -> str:
-    """A table of text for the README."""
-    lines = [list(text), ["---"] * text.shape[1], *text.itertuples(index=False)]
+    """A table of text; what repeats the cell above it in the first column is left out."""
+    first = text.iloc[:, 0]
+    rows = text.assign(**{first.name: first.where(first != first.shift(), "")})
+    lines = [list(rows), ["---"] * rows.shape[1], *rows.itertuples(index=False)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -9,8 +9,8 @@ The paper's figures and the functions that draw them:
 6-10  x-th worst class (appendix: five datasets)              worst_class_curves
 
 Its tables as figures: fairness_over_strength and differences (tables 1 to 4, colour jitter), over_tau (step size),
-shot_groups (iNaturalist), real_labels (ReaL). Not in the paper: front and price (accuracy against equity). Widths are
-for a text 6.5 inches wide, where labels keep 8 points.
+shot_groups (iNaturalist), real_labels (ReaL). Not in the paper: front and price (accuracy against equity), tenths
+(who gains and who pays). Widths are for a text 6.5 inches wide, where labels keep 8 points.
 """
 
 from __future__ import annotations
@@ -299,32 +299,53 @@ def front(frame: pd.DataFrame, classes: int = 10) -> Figure:
     return figure
 
 
-@styled
-def price(tables: dict[str, dict[str, pd.DataFrame]]) -> Figure:
-    """What methods gain in equity (downwards) and pay in average accuracy (leftwards), with intervals.
+Tables = dict[str, dict[str, pd.DataFrame]]  # title of a panel → method → `metrics.compare` to Normal
 
-    tables: title of a panel → method → `metrics.compare` to a baseline, which is the origin. A method may be followed
-    by a setting ("clam, τ = 0.1"); its marks are hollow.
-    """
+
+@styled
+def price(tables: Tables) -> Figure:
+    """What methods gain in equity (downwards) and pay in average accuracy (leftwards), with intervals."""
+
+    def draw(axis: Axes, middle: pd.Series, below: pd.Series, above: pd.Series, look: dict) -> None:
+        axis.axvline(0, color="#555555", lw=0.8)
+        errors = ([[below[name]], [above[name]]] for name in ("std", "average"))
+        axis.errorbar(middle["average"], middle["std"], *errors, ls="", **look)
+
+    across, up = "average accuracy, points against Normal", "std over classes, points against Normal (lower is fairer)"
+    return _against_normal(tables, draw, across, up)
+
+
+@styled
+def tenths(tables: Tables) -> Figure:
+    """Who gains and who pays: accuracy against Normal's by the rank of a class, a row of a table for each tenth."""
+
+    def draw(axis: Axes, middle: pd.Series, below: pd.Series, above: pd.Series, look: dict) -> None:
+        axis.errorbar(middle.index, middle, [below, above], lw=1, **look | {"ms": 4.5})
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    across = "tenths of the classes, from the worst to the best of each run"
+    return _against_normal(tables, draw, across, "accuracy, points against Normal")
+
+
+def _against_normal(tables: Tables, draw, across: str, up: str) -> Figure:
+    """A panel for each kind of images. A method may be followed by a setting ("clam, τ = 0.1"): hollow marks."""
     rows = -(-len(tables) // 2)
     figure, axes = plt.subplots(rows, 2, figsize=(WIDTH, 0.7 + 2.2 * rows), squeeze=False)
     for axis, (title, methods) in zip(axes.flat, tables.items(), strict=False):
         axis.axhline(0, color="#555555", lw=0.8)
-        axis.axvline(0, color="#555555", lw=0.8)
         for name, table in methods.items():
             method, _, setting = name.partition(", ")
-            look = {"color": COLOURS[method], "marker": MARKERS[method], "ms": 6, "elinewidth": 1, "ls": ""}
+            look = {"color": COLOURS[method], "marker": MARKERS[method], "ms": 6, "elinewidth": 1}
             look |= {"label": f"{label(method)}, {setting}", "mfc": "white"} if setting else {"label": label(method)}
-            at, low, high = (100 * table[column] for column in ("mean_difference", "ci_low", "ci_high"))
-            (left, down), (right, up) = at - low, high - at
-            axis.errorbar(*at, [[down], [up]], [[left], [right]], **look)
+            middle, low, high = (100 * table[column] for column in ("mean_difference", "ci_low", "ci_high"))
+            draw(axis, middle, middle - low, high - middle, look)
         axis.set_title(title)
     for axis in axes.flat[len(tables) :]:
         axis.set_axis_off()
     drawn = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=5)
-    figure.supxlabel("average accuracy, points against Normal", fontsize=9)
-    figure.supylabel("std over classes, points against Normal (lower is fairer)", fontsize=9)
+    figure.supxlabel(across, fontsize=9)
+    figure.supylabel(up, fontsize=9)
     return figure
 
 

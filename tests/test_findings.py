@@ -4,6 +4,7 @@ from base64 import b64decode
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -11,7 +12,21 @@ import pandas as pd
 import pytest
 
 from clamkit import findings, results
-from clamkit.findings import Finding, answers, growth, paired, shown, table
+from clamkit.config import RunConfig
+from clamkit.findings import (
+    FASHION,
+    SMALLER,
+    Finding,
+    against_normal,
+    as_markdown,
+    by_images,
+    growth,
+    paired,
+    seed_by_seed,
+    shown,
+    table,
+)
+from clamkit.metrics import fairness
 from clamkit.runs import RunStore
 from clamkit.sweep import Grid
 
@@ -77,29 +92,79 @@ def test_pairs_and_growth_by_hand():
 
 
 def test_as_text():
-    text = shown(table([finding(-np.linspace(1, 2, 12), printed=-0.5), finding([]), finding([3.0])]))
-    assert text["ours [95 %]"][0].startswith("−1.5 [−1.")
-    assert text["ours [95 %]"][1:].tolist() == ["", "+3.0"], "one value has no interval"
-    assert text["paper"].tolist() == ["−0.5", "", ""]
-    assert text["p"].tolist() == ["< 0.001", "", "1.000"]
+    clear = -np.linspace(1, 2, 12)
+    found = [
+        Finding("paper", claim, where, what, pd.Series(values, dtype=float), -1, printed)
+        for claim, where, what, values, printed in (
+            ("a", "here", "std", clear, -0.5),
+            ("a", "there", "std", -clear, None),
+            ("a", "here", "COV", [3.0], None),
+            ("b", "there", "std", [], None),
+        )
+    ]
+    text = shown(table(found))
+    assert text.columns.tolist() == ["claim", "measured", "here", "there"]
+    assert text[["claim", "measured"]].agg(" ".join, axis=1).tolist() == ["a std", "a COV", "b std"]
+    assert text["here"][0].startswith("**supported** −1.5 [−1.")
+    assert text["here"][0].endswith("; n 12, p 0.001, paper −0.5")  # 3 · 2⁻¹¹
+    assert text["there"][0].startswith("**not supported: the opposite** +1.5 [+1.")
+    assert text["here"][1] == "**not decidable at this scale** +3.0; n 1, p 1.000", "one value has no interval"
+    assert text["there"].tolist()[1:] == ["", "not decidable yet: no runs"]
+    assert as_markdown(text).splitlines()[3].startswith("|  | COV | **not"), "a claim is written once"
     edge = table([finding([-1.0])]).assign(p=0.0503)
-    assert shown(edge)["p"].tolist() == ["0.0503"], "more digits where three would not tell"
+    assert "p 0.0503" in shown(edge)["here"][0], "more digits where three would not tell"
 
 
 def test_open_questions_as_text():
     clear = -np.linspace(1, 2, 12)
-    asked = [
-        Finding("open", question, where, metric, pd.Series(values, dtype=float), -1)
-        for question, where, values in (("a", "here", clear), ("a", "there", -clear), ("b", "here", []))
-        for metric in ("std", "average")
+    text = shown(table([finding(values, kind="open") for values in (clear, -clear)]).assign(where=["here", "there"]))
+    assert text.columns.tolist() == ["question", "measured", "here", "there"]
+    assert text["here"][0].startswith("**better** −1.5")
+    assert text["there"][0].startswith("**worse** +1.5")
+
+
+def test_seed_by_seed():
+    rows = [
+        {"method": method, "strength": strength, "seed": seed, "std": 0.1 - clam * (0.01 * seed + 0.001 * strength)}
+        for (method, clam), strength, seed in product([("normal", 0), ("clam", 1)], [0.3, 0.6, 0.8, 1.0], [0, 1, 2])
     ]
-    text = answers(table(asked))
-    assert text.columns.tolist() == ["question", "where", "pairs or runs", "std", "average"]
-    assert text["pairs or runs"].tolist() == ["12", "12", "0"]
-    assert text["std"][0].startswith("−1.5 [−1.")
-    assert text["std"][0].endswith(": better")
-    assert text["average"][1].endswith(": worse")
-    assert text["average"][2] == "no runs yet"
+    found = seed_by_seed({"here": pd.DataFrame(rows)}, ["std"])
+    assert found.loc[("here", "std"), ["seed 0", "seed 1", "seed 2"]].tolist() == pytest.approx(
+        [-0.0675, -1.0675, -2.0675]
+    )
+    # the same order of three seeds under all four crops: χ² = 12/(4·3·4)·(4² + 8² + 12²) − 3·4·4 = 8 with 2 degrees
+    assert found["p"].item() == pytest.approx(np.exp(-4))
+    lacking = [row for row in rows if row["seed"] < 2]
+    assert seed_by_seed({"here": pd.DataFrame(lacking)}, ["std"])["p"].isna().all(), "two seeds are too few to ask"
+
+
+def fake_run(method: str, accuracy: np.ndarray, tau: float = 1.0) -> SimpleNamespace:
+    config = RunConfig(method=method, tau=tau, crop_lower_bound=0.3)
+    return SimpleNamespace(
+        config=config, summary=fairness(accuracy).to_dict(), folder=Path(), test_accuracy=pd.Series(accuracy)
+    )
+
+
+def test_tenths_and_the_smaller_step():
+    normal, clam = np.linspace(0.2, 0.99, 20), np.linspace(0.5, 0.88, 20)
+    crop = [fake_run("normal", normal[::-1]), fake_run("clam", clam)]
+    steps = [fake_run("clam", clam), fake_run("clam", normal, tau=0.1), fake_run("clam_kl", clam, tau=0.1)]
+    images = by_images(lambda grid: {"mini_crop": crop, "mini_tau": steps}.get(grid, []))
+    here = images[FASHION].set_index("method")
+    assert list(here.index) == ["normal", "clam", SMALLER]
+    assert here.loc["normal", 1] == pytest.approx(normal[:2].mean()), "two of twenty classes are the worst tenth"
+    assert here.loc["clam", 10] == pytest.approx(clam[-2:].mean())
+    found = against_normal(images, findings.TENTHS)
+    assert found[FASHION]["clam"].loc[1, "mean_difference"] == pytest.approx(clam[:2].mean() - normal[:2].mean())
+    assert list(against_normal(images, ["std"], ["clam"])[FASHION]) == ["clam"]
+    assert found["CIFAR-10"] == {}
+
+
+def test_without_any_runs():
+    found = findings.findings(lambda grid: [])
+    assert set(found["verdict"]) == {"not decidable yet: no runs"}
+    assert set(shown(found[found["kind"] == "paper"])) <= {"claim", "measured", *findings.GRIDS}
+    assert seed_by_seed(findings.by_images(lambda grid: []))["p"].isna().all()
 
 
 def committed(tmp_path: Path, grid: str) -> list:
@@ -117,7 +182,7 @@ def test_the_readmes_figures_are_those_of_the_notebook():
     notebook = nbformat.read(root / "notebooks" / "05_what_we_found.ipynb", 4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    assert len(shown) == 3
+    assert len(shown) == 4
     for number, picture in enumerate(shown, 1):
         name = f"figures/05_what_we_found-{number}.png"
         assert name in (root / "README.md").read_text(encoding="utf-8")

@@ -76,6 +76,16 @@ def test_gain_and_price():
     plt.close("all")
 
 
+def test_who_gains_and_who_pays():
+    middle = pd.Series([0.05, 0.0, -0.1], index=[1, 2, 3])
+    table = pd.DataFrame({"mean_difference": middle, "ci_low": middle - 0.01, "ci_high": middle + 0.02})
+    (here, *_) = plots.tenths({"here": {"clam": table}}).axes
+    line, _, (bars,) = here.containers[0]
+    assert line.get_xydata().ravel().tolist() == pytest.approx([1, 5, 2, 0, 3, -10])
+    assert bars.get_segments()[0].ravel().tolist() == pytest.approx([1, 4, 1, 7])
+    plt.close("all")
+
+
 def test_saved_figures_are_the_same_bytes_each_time(tmp_path):
     once, twice = tmp_path / "once", tmp_path / "twice"
     for folder in (once, twice):
