@@ -176,7 +176,7 @@ def _printed(
 
 # ------------------------------------------------------------------------------------------------------ the claims
 
-CLOSER = "the classes lie closer together than under Normal"
+CLOSER = "classes closer together than under Normal"
 CHEAP = f"it costs less than {COST:g} point of average accuracy"
 FASHION, CIFAR10, CIFAR100, MINI_IMAGENET = "Fashion-MNIST", "CIFAR-10", "CIFAR-100", "Mini-ImageNet"
 GRIDS = {  # the images, and the runs on them with crops
@@ -231,15 +231,15 @@ def of_the_paper(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.D
         claim = f"every τ from 0.1 to {most} brings them closer (the worst here: {worst:g})"
         yield row(claim, "std", each.get(worst), -1, _printed("tau", "std", most=most))
     values = paired(jitter, "clam", "normal", "std")
-    yield row(f"with colour jitter: {CLOSER}", "std", values, -1, _printed("fairness_jitter", "std"))
+    yield row("with colour jitter: closer than under Normal", "std", values, -1, _printed("fairness_jitter", "std"))
     each_net = [paired(other[other["model"] == model], "clam", "normal", "std") for model in ("tiny_vit", "resnet18")]
-    yield row(f"with a small ViT and a ResNet-18: {CLOSER}", "std", pd.concat(each_net), -1)
+    yield row("with a small ViT and a ResNet-18: closer than under Normal", "std", pd.concat(each_net), -1)
     for where in SMALLER_STEPS:
         of = partial(paired, images[where], SMALLER, "normal")
         printed = dict.fromkeys(("std", "average"))
         if where != CIFAR10:  # which the paper's τ table does not have
             printed = {metric: _printed("tau", metric, dataset=IN_PAPER[where], most=0.1) for metric in printed}
-        yield row(f"with τ = 0.1: {CLOSER}", "std", of("std"), -1, printed["std"], where=where)
+        yield row("with τ = 0.1: closer than under Normal", "std", of("std"), -1, printed["std"], where=where)
         cost = {"where": where, "margin": COST}
         yield row(f"with τ = 0.1: {CHEAP}", "average", of("average"), +1, printed["average"], **cost)
 
@@ -306,56 +306,41 @@ def left_open(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.Data
 
 # -------------------------------------------------------------------------------------------------------- for people
 
-ANSWERS = {
-    "supported": "better",
-    "not supported: the opposite": "worse",
-    "not supported": "no gain shown",
-    "not decidable at this scale": "undecided",
-    "not decidable yet: no runs": "no runs yet",
+WORDS = {  # in a table, for the paper's claims and for open questions
+    "supported": ("supported", "better"),
+    "not supported: the opposite": ("the opposite", "worse"),
+    "not supported": ("not supported", "no gain shown"),
+    "not decidable at this scale": ("not decidable", "undecided"),
+    "not decidable yet: no runs": ("no runs yet", "no runs yet"),
 }
 
 
-def shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `findings()` as text: a line for each claim and what is measured, a column for each kind of images.
+def as_markdown(frame: pd.DataFrame) -> str:
+    """Rows of `findings()` as a table: a line for each claim and what is measured, a column for each kind of images.
 
-    A cell has the verdict, the effect with its interval, the number of pairs or runs, p and the paper's own number.
+    A cell has the verdict and the number of pairs or runs, the effect with its interval, p and the paper's number.
     """
-    asked = bool((frame["kind"] == "open").all())
-    cells = frame.assign(
-        cell=[_cell(row, ANSWERS[row.verdict] if asked else row.verdict) for row in frame.itertuples()]
-    )
-    wide = cells.pivot_table("cell", ["claim", "what"], "where", "first", sort=False, fill_value="").reset_index()
-    wide.columns.name = None
-    return wide.rename(columns={"claim": "question" if asked else "claim", "what": "measured"})
+    frame = frame.assign(cell=[_cell(row) for row in frame.itertuples()])
+    wide = frame.pivot_table("cell", ["claim", "what"], "where", "first", sort=False, fill_value="")
+    lines = [["", *wide.columns], ["---"] * (1 + wide.shape[1])]
+    before = None
+    for (claim, what), *cells in wide.itertuples():
+        lines.append([f"*{what}*" if claim == before else f"{claim}: *{what}*", *cells])
+        before = claim
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cell(row, verdict: str) -> str:
+def _cell(row) -> str:
+    verdict = WORDS[row.verdict][row.kind == "open"]
     if not row.n:
         return verdict
     interval = f" [{row.low:+z.1f}, {row.high:+z.1f}]" if row.n > 1 else ""
     paper_says = "" if pd.isna(row.paper) else f", paper {row.paper:+z.1f}"
-    numbers = f"{row.effect:+z.1f}{interval}; n {row.n}, p {_chance(row.p)}{paper_says}"
-    return f"**{verdict}** {numbers.replace('-', '−')}"
+    lines = f"**{verdict}** ({row.n})<br>{row.effect:+z.1f}{interval}<br>p {_chance(row.p)}{paper_says}"
+    return lines.replace("-", "−").replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _chance(p: float) -> str:
     if p < 0.001:
         return "< 0.001"
     return f"{p:.4f}" if round(p, 3) == LEVEL else f"{p:.3f}"  # on which side of the level it lies
-
-
-def in_readme(runs_of: Callable[[str], Sequence[Run]] = at_hand) -> dict[str, str]:
-    """The tables of the README, by the name of their place in it."""
-    found = findings(runs_of)
-    return {
-        "findings": as_markdown(shown(found[found["kind"] == "paper"])),
-        "open": as_markdown(shown(found[found["kind"] == "open"])),
-    }
-
-
-def as_markdown(text: pd.DataFrame) -> str:
-    """A table of text; what repeats the cell above it in the first column is left out."""
-    first = text.iloc[:, 0]
-    rows = text.assign(**{first.name: first.where(first != first.shift(), "")})
-    lines = [list(rows), ["---"] * rows.shape[1], *rows.itertuples(index=False)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

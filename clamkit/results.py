@@ -108,9 +108,10 @@ def histories_of(grid: str) -> pd.DataFrame:
     return _read(path, pd.read_parquet) if path.is_file() else pd.DataFrame(columns=["run"])
 
 
-def committed() -> set[str]:
-    """Names of all runs whose results are committed, of any grid."""
-    return {name for grid in _grids() for name in rows_of(grid)["run"]}
+def committed() -> dict[str, float]:
+    """All runs whose results are committed, of any grid: name and seconds taken."""
+    rows = [rows_of(grid) for grid in sorted(_grids())]
+    return {name: seconds for part in rows for name, seconds in zip(part["run"], part["seconds"], strict=True)}
 
 
 def _grids() -> set[str]:

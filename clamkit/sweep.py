@@ -108,17 +108,17 @@ class Grid:
 def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
     """One row for each run of a grid: its fields, state ("committed": its results are), and seconds taken or expected.
 
-    The estimate is the median time of an epoch of finished runs with the same dataset, model and image size, times the
-    epochs, plus start-up; nan where nothing like it has finished.
+    The estimate is the median time of an epoch of the grid's runs with the same dataset, model and image size, finished
+    here or (on whichever machine) committed, times the epochs, plus start-up; nan where there is nothing like it.
     """
     store, committed = RunStore(runs), results.committed()
     rows = []
     for config in grid.configs():
-        run = store.run(config)
+        run, name = store.run(config), config.folder().as_posix()
         state = "damaged" if run.done and run.damaged(checkpoint=False) else run.state
-        if state != "done" and config.folder().as_posix() in committed:
+        if state != "done" and name in committed:
             state = "committed"
-        seconds = run.summary["seconds"] if state == "done" else float("nan")
+        seconds = run.summary["seconds"] if state == "done" else committed.get(name, float("nan"))
         rows.append(config.model_dump() | {"strength": config.strength, "state": state, "seconds": seconds})
     frame = pd.DataFrame(rows)
     alike = ["dataset", "model", "image_size", "batch_size"]
@@ -310,7 +310,7 @@ def sweep(
     for name in made_by.values():
         if name not in notebooks:
             raise unknown("notebook", name, notebooks)
-    committed = set() if rerun else results.committed()
+    committed = {} if rerun else results.committed()
     missing = {}
     for config, name in made_by.items():
         run = store.run(config)

@@ -1,7 +1,7 @@
 """Execute notebooks in place and strip what should not be committed: python notebooks/refresh.py [NAME ...]
 
 Training in them goes to a throw-away runs folder, so that the outputs are always made anew. With notebook 05 its
-tables and figures in the README are written anew too.
+table and figures in the README are written anew too.
 """
 
 import os
@@ -30,14 +30,13 @@ def refresh(path: Path) -> None:
 
 
 def write_findings(root: Path) -> None:
-    """Notebook 05 into the README: its tables, and its figures under the names that `clamkit report` gives them."""
-    from clamkit import findings
+    """Notebook 05 into the README: its first table, and its figures as `clamkit report` names them."""
+    from clamkit.findings import as_markdown, findings
 
     readme, notebook = root / "README.md", nbformat.read(HERE / "05_what_we_found.ipynb", 4)
-    text = readme.read_text(encoding="utf-8")
-    for name, table in findings.in_readme().items():
-        old = re.search(rf"(?<=<!-- {name} -->\n).*?(?=<!-- -->)", text, re.DOTALL)
-        text = f"{text[: old.start()]}\n{table}\n\n{text[old.end() :]}"
+    text, found = readme.read_text(encoding="utf-8"), findings()
+    old = re.search(r"(?<=<!-- findings -->\n).*?(?=<!-- -->)", text, re.DOTALL)
+    text = f"{text[: old.start()]}\n{as_markdown(found[found['kind'] == 'paper'])}\n\n{text[old.end() :]}"
     readme.write_text(text, encoding="utf-8")
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]

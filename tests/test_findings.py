@@ -23,7 +23,6 @@ from clamkit.findings import (
     growth,
     paired,
     seed_by_seed,
-    shown,
     table,
 )
 from clamkit.metrics import fairness
@@ -91,6 +90,11 @@ def test_pairs_and_growth_by_hand():
     )
 
 
+def cells(frame: pd.DataFrame) -> list[list[str]]:
+    lines = as_markdown(frame).replace("\N{NO-BREAK SPACE}", " ").splitlines()
+    return [line.strip("| ").split(" | ") for line in lines]
+
+
 def test_as_text():
     clear = -np.linspace(1, 2, 12)
     found = [
@@ -99,28 +103,26 @@ def test_as_text():
             ("a", "here", "std", clear, -0.5),
             ("a", "there", "std", -clear, None),
             ("a", "here", "COV", [3.0], None),
-            ("b", "there", "std", [], None),
+            ("a", "there", "COV", [], None),
         )
     ]
-    text = shown(table(found))
-    assert text.columns.tolist() == ["claim", "measured", "here", "there"]
-    assert text[["claim", "measured"]].agg(" ".join, axis=1).tolist() == ["a std", "a COV", "b std"]
-    assert text["here"][0].startswith("**supported** −1.5 [−1.")
-    assert text["here"][0].endswith("; n 12, p 0.001, paper −0.5")  # 3 · 2⁻¹¹
-    assert text["there"][0].startswith("**not supported: the opposite** +1.5 [+1.")
-    assert text["here"][1] == "**not decidable at this scale** +3.0; n 1, p 1.000", "one value has no interval"
-    assert text["there"].tolist()[1:] == ["", "not decidable yet: no runs"]
-    assert as_markdown(text).splitlines()[3].startswith("|  | COV | **not"), "a claim is written once"
+    header, _, first, second = cells(table(found))
+    assert header == ["here", "there"]
+    assert [first[0], second[0]] == ["a: *std*", "*COV*"], "a claim is written once"
+    assert first[1].startswith("**supported** (12)<br>−1.5 [−1.")
+    assert first[1].endswith("<br>p 0.001, paper −0.5")  # 3 · 2⁻¹¹
+    assert first[2].startswith("**the opposite** (12)<br>+1.5 [+1.")
+    assert second[1:] == ["**not decidable** (1)<br>+3.0<br>p 1.000", "no runs yet"], "one value has no interval"
     edge = table([finding([-1.0])]).assign(p=0.0503)
-    assert "p 0.0503" in shown(edge)["here"][0], "more digits where three would not tell"
+    assert "p 0.0503" in cells(edge)[-1][1], "more digits where three would not tell"
 
 
 def test_open_questions_as_text():
     clear = -np.linspace(1, 2, 12)
-    text = shown(table([finding(values, kind="open") for values in (clear, -clear)]).assign(where=["here", "there"]))
-    assert text.columns.tolist() == ["question", "measured", "here", "there"]
-    assert text["here"][0].startswith("**better** −1.5")
-    assert text["there"][0].startswith("**worse** +1.5")
+    asked = table([finding(values, kind="open") for values in (clear, -clear)]).assign(where=["here", "there"])
+    _, better, worse = cells(asked)[-1]
+    assert better.startswith("**better** (12)<br>−1.5")
+    assert worse.startswith("**worse** (12)<br>+1.5")
 
 
 def test_seed_by_seed():
@@ -163,7 +165,7 @@ def test_tenths_and_the_smaller_step():
 def test_without_any_runs():
     found = findings.findings(lambda grid: [])
     assert set(found["verdict"]) == {"not decidable yet: no runs"}
-    assert set(shown(found[found["kind"] == "paper"])) <= {"claim", "measured", *findings.GRIDS}
+    assert "no runs yet" in as_markdown(found[found["kind"] == "paper"])
     assert seed_by_seed(findings.by_images(lambda grid: []))["p"].isna().all()
 
 
@@ -173,8 +175,9 @@ def committed(tmp_path: Path, grid: str) -> list:
 
 def test_the_readme_says_what_the_committed_results_say(tmp_path):
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    for name, text in findings.in_readme(partial(committed, tmp_path)).items():
-        assert f"<!-- {name} -->\n\n{text}\n\n<!-- -->" in readme, "python notebooks/refresh.py 05_what_we_found"
+    found = findings.findings(partial(committed, tmp_path))
+    text = as_markdown(found[found["kind"] == "paper"])
+    assert f"<!-- findings -->\n\n{text}\n\n<!-- -->" in readme, "python notebooks/refresh.py 05_what_we_found"
 
 
 def test_the_readmes_figures_are_those_of_the_notebook():

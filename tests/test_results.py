@@ -41,11 +41,16 @@ def test_rows_and_histories_are_what_the_runs_say(grid):
 
 
 def test_a_committed_run_is_not_run_again(grid, tmp_path):
-    results.save("small", [train(config) for config in grid.configs()])
+    runs = [train(config) for config in grid.configs()]
+    results.save("small", runs)
     elsewhere = tmp_path / "elsewhere"
     finished, failed = sweep(grid, runs=elsewhere, progress=False)
     assert (finished, failed) == ([], {})
-    assert plan(grid, elsewhere)["state"].tolist() == ["committed", "committed"]
+    planned = plan(grid, elsewhere)
+    assert planned["state"].tolist() == ["committed", "committed"]
+    assert planned["seconds"].tolist() == pytest.approx([run.summary["seconds"] for run in runs]), (
+        "what they took is known too"
+    )
     finished, _ = sweep(grid, runs=elsewhere, rerun=True, progress=False)
     assert len(finished) == 2
 
