@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 EXTRAS := .venv/.extras
-GRIDS := mini_crop mini_long mini_jitter mini_cifar10 mini_tau mini_tau_cifar10 mini_tau_cifar100 mini_accuracy mini_projection mini_front mini_architecture mini_cifar100 mini_mini_imagenet mini_tail
+GRIDS := mini_crop mini_long mini_jitter mini_cifar10 mini_tau mini_tau_cifar10 mini_tau_cifar100 mini_accuracy mini_projection mini_front mini_architecture mini_cifar100 mini_mini_imagenet mini_ggf mini_tail
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help setup extras demo test browser-test faults lint lab app bench results report notebooks clean

@@ -13,7 +13,7 @@ from clamkit.sweep import Grid
 
 NOTEBOOKS = report.analysis_notebooks()
 GRIDS = {file.stem: 10 for file in (paths.notebooks() / "sweeps").glob("mini_*.yaml")}  # and their classes
-HUNDRED = ("mini_cifar100", "mini_tau_cifar100", "mini_mini_imagenet", "paper_apstar")
+HUNDRED = ("mini_cifar100", "mini_tau_cifar100", "mini_mini_imagenet", "mini_ggf", "paper_apstar")
 GRIDS |= {"mini_tail": 40} | dict.fromkeys(HUNDRED, 100)
 OPEN = "not decidable yet"
 
