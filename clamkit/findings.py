@@ -141,7 +141,8 @@ def seed_by_seed(images: dict[str, pd.DataFrame], metrics: Sequence[str] = ("ave
             p = friedmanchisquare(*whole.T.to_numpy()).pvalue if whole.shape[1] > 2 and len(whole) > 1 else np.nan
             rows[where, metric] = wide.mean().add_prefix("seed ") if len(wide) else pd.Series(dtype=float)
             rows[where, metric]["p"] = p
-    return pd.DataFrame(rows).T.rename_axis(["images", "metric"])
+    found = pd.DataFrame(rows).T.rename_axis(["images", "metric"])
+    return found[[*found.columns.drop("p"), "p"]]
 
 
 def moves(run: Run) -> np.ndarray:
