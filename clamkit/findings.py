@@ -214,12 +214,12 @@ def _is_smaller(run: Run) -> bool:
 def of_the_paper(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.DataFrame]) -> Iterator[Finding]:
     """Its claims, each for CLAM as it is in the paper: with the Euclidean projection and τ = 1."""
 
-    def row(claim: str, what: str, values, wanted: int, printed=None, *, where: str = FASHION, margin: float = 0.0):
+    def row(claim: str, what: str, values, wanted: int, printed=None, margin: float = 0.0, *, where: str = FASHION):
         return Finding("paper", claim, where, what, pd.Series(values, dtype=float), wanted, printed, margin)
 
     for where in images:
         yield from (
-            row(*claim, where=where, margin=COST * (claim[0] == CHEAP))
+            row(*claim, where=where)
             for claim in _on_images(images[where], runs_of(GRIDS[where][0]), IN_PAPER[where])
             if where == FASHION or len(claim[2])
         )
@@ -240,12 +240,12 @@ def of_the_paper(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.D
         if where != CIFAR10:  # which the paper's τ table does not have
             printed = {metric: _printed("tau", metric, dataset=IN_PAPER[where], most=0.1) for metric in printed}
         yield row("with τ = 0.1: closer than under Normal", "std", of("std"), -1, printed["std"], where=where)
-        cost = {"where": where, "margin": COST}
-        yield row(f"with τ = 0.1: {CHEAP}", "average", of("average"), +1, printed["average"], **cost)
+        values = of("average")
+        yield row(f"with τ = 0.1: {CHEAP}", "average", values, +1, printed["average"], COST, where=where)
 
 
 def _on_images(frame: pd.DataFrame, runs: Sequence[Run], dataset: str) -> Iterator[tuple]:
-    """The claims that are asked of every kind of images: claim, what, values, wanted, printed."""
+    """The claims that are asked of every kind of images: claim, what, values, wanted[, printed[, margin]]."""
     of, printed = partial(paired, frame, "clam"), partial(_printed, dataset=dataset)
     for metric, name in LOW.items():
         known = printed("fairness_crop", "range" if metric == "decile_range" else metric)
@@ -258,7 +258,7 @@ def _on_images(frame: pd.DataFrame, runs: Sequence[Run], dataset: str) -> Iterat
     known = printed("range_difference", "range_difference")
     yield "augmentation widens the range less", "growth of the range, by seed", values, -1, known
     yield "the worst classes gain", "worst 10 %", of("normal", "worst"), +1, printed("worst_crop", "worst")
-    yield CHEAP, "average", of("normal", "average"), +1, printed("average_crop", "average")
+    yield CHEAP, "average", of("normal", "average"), +1, printed("average_crop", "average"), COST
     clam = [run for run in runs if run.config.method == "clam"]
     values = [100 * order_agreement(run.wide("weight").iloc[-1], run.test_accuracy) for run in clam]
     yield "worse classes end with larger weights (paper: order reversed)", "100 × rank correlation", values, -1, -100.0

@@ -307,12 +307,14 @@ def price(tables: Tables) -> Figure:
     """What methods gain in equity (downwards) and pay in average accuracy (leftwards), with intervals."""
 
     def draw(axis: Axes, middle: pd.Series, below: pd.Series, above: pd.Series, look: dict) -> None:
-        axis.axvline(0, color="#555555", lw=0.8)
         errors = ([[below[name]], [above[name]]] for name in ("std", "average"))
         axis.errorbar(middle["average"], middle["std"], *errors, ls="", **look)
 
     across, up = "average accuracy, points against Normal", "std over classes, points against Normal (lower is fairer)"
-    return _against_normal(tables, draw, across, up)
+    figure = _against_normal(tables, draw, across, up)
+    for axis in figure.axes[: len(tables)]:
+        axis.axvline(0, color="#555555", lw=0.8, zorder=1)
+    return figure
 
 
 @styled
