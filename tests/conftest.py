@@ -4,18 +4,27 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-import clamkit._vision  # noqa: F401  before anything that imports torchvision itself, such as Lightning
+import clamkit.data.vision  # noqa: F401  before anything that imports torchvision itself, such as Lightning
+from clamkit.engine.config import RunConfig
+from clamkit.engine.store import Run
+from clamkit.metrics import fairness
 
 os.environ["CLAMKIT_PROGRESS"] = "0"
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path, monkeypatch):
     for variable, name in (("CLAMKIT_RUNS", "runs"), ("CLAMKIT_FIGURES", "figures"), ("CLAMKIT_DATA", "cache")):
         monkeypatch.setenv(variable, str(tmp_path / name))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's folder."""
+    return Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -35,3 +44,54 @@ def small_npz(tmp_path) -> Path:
     names = np.array(["top", "middle", "bottom"])
     np.savez(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, class_names=names)
     return path
+
+
+class MemoryRun(Run):
+    """A finished run that nobody trained: given test accuracies (and weights) by epoch and class."""
+
+    def __init__(self, config: RunConfig, accuracy: np.ndarray, weight: np.ndarray | None = None):
+        accuracy = np.atleast_2d(np.asarray(accuracy, dtype=float))
+        epochs, classes = accuracy.shape
+        weight = np.ones_like(accuracy) if weight is None else np.atleast_2d(np.asarray(weight, dtype=float))
+        self._config = config
+        self._summary = {
+            **fairness(accuracy[-1]).to_dict(),
+            "seconds": 1.0,
+            "class_names": [f"class {i}" for i in range(classes)],
+        }
+        self._history = pd.DataFrame(
+            {
+                "epoch": np.repeat(np.arange(1, epochs + 1), classes),
+                "class": np.tile(np.arange(classes), epochs),
+                "weight": weight.ravel(),
+                "train_accuracy": accuracy.ravel(),
+                "train_loss": 1 - accuracy.ravel(),
+                "test_accuracy": accuracy.ravel(),
+            }
+        )
+
+    config = property(lambda self: self._config)
+    summary = property(lambda self: self._summary)
+    history = property(lambda self: self._history)
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """100 test images of each class; the wrong ones are taken for the next class."""
+        final = self.test_accuracy.to_numpy()
+        label = np.repeat(np.arange(final.size), 100)
+        right = np.concatenate([np.arange(100) < round(100 * accuracy) for accuracy in final])
+        return pd.DataFrame({"label": label, "prediction": np.where(right, label, (label + 1) % final.size)})
+
+    @property
+    def test_accuracy(self) -> pd.Series:
+        return self.wide("test_accuracy").iloc[-1].rename(self.config.method)
+
+
+@pytest.fixture
+def memory_run():
+    """Makes runs without training: memory_run(accuracy, weight=None, **fields of RunConfig)."""
+
+    def make(accuracy, weight=None, **fields) -> MemoryRun:
+        return MemoryRun(RunConfig(**fields), accuracy, weight)
+
+    return make

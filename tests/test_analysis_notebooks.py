@@ -6,10 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clamkit import paths, report, results
+from clamkit import paths
+from clamkit.lab import report
+from clamkit.lab import results
 from clamkit.metrics import fairness
-from clamkit.runs import Run
-from clamkit.sweep import Grid
+from clamkit.engine.store import Run
+from clamkit.lab.runner import Grid
 
 NOTEBOOKS = report.analysis_notebooks()
 GRIDS = {file.stem: 10 for file in (paths.notebooks() / "sweeps").glob("mini_*.yaml")}  # and their classes

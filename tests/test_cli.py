@@ -6,27 +6,31 @@ import sys
 import pandas as pd
 import pytest
 
-from clamkit import cli
-from clamkit.config import RunConfig
-from clamkit.train import train
+from clamkit import __version__
+from clamkit.apps import demo
+from clamkit.cli import as_options
 
 
-def clamkit(*words, code=0):
+def clamkit(*words, code=0, **options):
     result = subprocess.run(
-        [sys.executable, "-m", "clamkit", *map(str, words)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "clamkit", *map(str, words)], capture_output=True, text=True, check=False, **options
     )
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr or "--debug" in words
     return result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_train_and_status(small_npz, tmp_path):
     words = ("train", "--dataset", small_npz, "--epochs", 2, "--method", "clam", "--crop-lower-bound", 0.5, "--seed", 5)
     text = clamkit(*words, "--runs", tmp_path / "mine")
     assert "average" in text
     assert "seed5-" in text
-    text = clamkit("status", "--runs", tmp_path / "mine")
+    text = clamkit("status", "--runs", tmp_path / "mine", env={"COLUMNS": "80", "PATH": ""})
     assert "done" in text
+    assert "seed5-" in text
+    assert "…" not in text, "nothing is cut off at 80 columns"
+    assert max(map(len, text.splitlines())) <= 80
     assert "no runs" in clamkit("status", "--runs", tmp_path / "none")
     assert "missing" in clamkit("status", "--grid", "demo")
 
@@ -35,46 +39,86 @@ def test_train_and_status(small_npz, tmp_path):
     ("words", "message"),
     [
         (("train", "--method", "clamm"), "unknown method 'clamm'. Did you mean 'clam'"),
-        (("train", "--dataset", "nowhere"), "unknown dataset 'nowhere'"),
-        (("train", "--u-min", "0.1"), "u_min=0.1 leaves no room for 10 classes"),
-        (("train", "--tau", "-1"), "tau=-1.0 is not allowed"),
-        (("train", "--crop-lower-bound", "1.5"), "crop_lower_bound=1.5 is not allowed"),
-        (("train", "--device", "gpu"), "unknown device 'gpu'"),
+        (("train", "--tau", "-1"), "--tau -1.0 is not allowed"),
+        (("train", "--crop-lower-bound", "1.5"), "--crop-lower-bound 1.5 is not allowed"),
         (("train", "--epoch", "2"), "No such option"),
         (("sweep", "dmeo"), "unknown grid 'dmeo'. Did you mean 'demo'"),
-        (("data", "show", "missing.npz"), "unknown dataset"),
+        (("sweep", "none.yaml"), "there is no file none.yaml"),
+        (("report", "--augmented", "a.csv"), "--augmented goes with --predictions"),
     ],
 )
 def test_wrong_use_gets_one_paragraph(words, message):
     assert message in " ".join(clamkit(*words, code=2).split())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train", "--dataset", "nowhere"), "unknown dataset 'nowhere'"),
+        (("train", "--u-min", "0.1"), "--u-min 0.1 leaves no room for 10 classes"),
+        (("train", "--device", "gpu"), "unknown device 'gpu'"),
+        (("data", "show", "missing.npz"), "there is no dataset at 'missing.npz'"),
+    ],
+)
+def test_wrong_use_of_what_needs_torch(words, message):
+    assert message in " ".join(clamkit(*words, code=2).split())
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("give one, for instance image_size=64.", "give one, for instance --image-size 64."),
+        ("leave them out with skip_bad_images=True.", "leave them out with --skip-bad-images."),
+        ("Give data_dir=, a folder", "Give --data-dir, a folder"),
+        ("skip_bad_images works with one process", "--skip-bad-images works with one process"),
+        ("dataset='fashion_mnist_mini'.", "--dataset 'fashion_mnist_mini'."),
+        ("runs/x/seed0-ab/config.json is damaged", "runs/x/seed0-ab/config.json is damaged"),
+        ("the model gives 3 logits", "the model gives 3 logits"),
+    ],
+)
+def test_messages_name_options(python, words):
+    assert as_options(python) == words
+
+
 def test_debug_shows_the_traceback():
     assert "Traceback" in clamkit("train", "--tau", "-1", "--debug", code=1)
 
 
-@pytest.mark.parametrize("command", ["train", "sweep", "demo", "status", "doctor", "bench", "data list", "data show"])
+def test_version_and_help():
+    assert clamkit("--version").strip() == f"clamkit {__version__}"
+    text = clamkit("--help")
+    for command in ("demo", "data", "train", "sweep", "status", "results", "report", "doctor"):
+        assert command in text
+
+
+@pytest.mark.parametrize("command", ["train", "sweep", "demo", "status", "results", "doctor", "data list", "data show"])
 def test_every_help_shows_an_example(command):
     assert f"Example: clamkit {command}" in clamkit(*command.split(), "--help")
 
 
-def test_what_the_demo_presents(small_npz, tmp_path, capsys):
-    fields = {"dataset": str(small_npz), "epochs": 2}
+def test_what_the_demo_presents(memory_run, tmp_path):
+    accuracy = {"normal": [0.9, 0.5, 0.4], "clam": [0.8, 0.6, 0.55], "clam_kl": [0.82, 0.62, 0.5]}
     runs = [
-        train(RunConfig(method=m, crop_lower_bound=b, **fields))
-        for b in (0.5, 1)
-        for m in ("normal", "clam", "clam_kl")
+        memory_run([values, values], method=method, crop_lower_bound=bound)
+        for bound in (0.5, 1)
+        for method, values in accuracy.items()
     ]
-    cli._present(runs, tmp_path / "history.csv")
-    text = capsys.readouterr().out
-    assert "CLAM, KL" in text
-    for name in ("demo_fairness", "demo_classes", "demo_weights"):
-        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 1000
+    assert [path.stem for path in demo.save_figures(runs)] == ["demo_fairness", "demo_classes", "demo_weights"]
+    for path in (tmp_path / "figures").iterdir():
+        assert path.stat().st_size > 1000
+    table = demo.comparison_table(runs)
+    assert [column.header for column in table.columns[:3]] == ["crop", "method", "average %"]
+    cells = [list(column.cells) for column in table.columns]
+    assert cells[1] == ["Normal", "CLAM", "CLAM, KL"] * 2
+    assert cells[2][:2] == ["60.0 ", "[green]65.0*[/]"], "a star where it beats Normal"
+    demo.write_history(runs, tmp_path / "history.csv")
     history = pd.read_csv(tmp_path / "history.csv")
     assert list(history.columns[:5]) == ["method", "strength", "seed", "epoch", "class"]
     assert len(history) == 6 * 2 * 3
 
 
+@pytest.mark.slow
 def test_doctor_and_data():
     text = clamkit("doctor")
     for part in ("device", "torch 2", "fashion_mnist_mini", "runs", "cache"):

@@ -1,68 +1,155 @@
-"""The house keeps its own rules: floors, pins, notebooks, README."""
+"""The house keeps its own rules: floors, sizes, pins, notebooks, README."""
 
 import ast
+import importlib
 import importlib.util
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = {  # as the map of the house says
-    module: int(floor)
-    for floor, modules in re.findall(r"^\| (\d) [^|]*\|([^|]*)\|", (ROOT / "clamkit" / "README.md").read_text(), re.M)
-    for module in re.findall(r"`(\w+)/?`", modules)
-} | {"_vision": 1, "__main__": 3}
+PACKAGE = ROOT / "clamkit"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+GROUND = ("errors", "paths", "files", "checks")
+CORE = ("ground", "metrics", "theory", "methods", "data", "engine")
+NO_TORCH = ("ground", "metrics", "theory", "methods.specs", "engine.config", "engine.recipes", "engine.store")
+HEAVY = ("torch", "torchvision", "matplotlib")
+
+# ------------------------------------------------------------------------------------------------------ floors
 
 
-def imports(file: Path) -> set[str]:
+def module_name(file: Path) -> str:
+    """clamkit/theory/game.py → theory.game; clamkit/theory/__init__.py → theory."""
+    return ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+
+
+SOURCES = {module_name(file): file.read_text(encoding="utf-8") for file in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {module: ast.parse(source) for module, source in SOURCES.items()}
+
+
+def floors() -> list[str]:
+    """The folders as the map of the house lists them, lowest first."""
+    table = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `?(\w+)(?:/|\.py)?`? \|", table, re.M)[:0:-1]
+
+
+def folder_of(module: str) -> str:
+    first = module.split(".")[0]
+    return "ground" if first in GROUND else "cli" if first == "__main__" else first
+
+
+def statements(tree: ast.AST, *, when_loaded: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The imports of a module; with when_loaded those that run on import: not in functions, not for type checks."""
+    for node in ast.iter_child_nodes(tree):
+        later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        later |= isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif not (when_loaded and later):
+            yield from statements(node, when_loaded=when_loaded)
+
+
+def imports(tree: ast.AST, *, when_loaded: bool = False) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in statements(tree, when_loaded=when_loaded):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        else:
+            assert not node.level, "imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
 
 
-def module_of(file: Path) -> str:
-    """The name in FLOORS; a subpackage such as integrations/ stands on one floor."""
-    return file.relative_to(ROOT / "clamkit").parts[0].removesuffix(".py")
+def own_imports(module: str, *, when_loaded: bool = False) -> set[str]:
+    """Modules of the package that a module imports."""
+    found = set()
+    for name in imports(MODULES[module], when_loaded=when_loaded):
+        if name.split(".")[0] == "clamkit" and name != "clamkit.__version__":
+            parts = name.split(".")[1:]
+            prefixes = [".".join(parts[:i]) for i in range(len(parts), 0, -1)]
+            home = next((prefix for prefix in prefixes if prefix in MODULES), None)
+            assert home, f"{module} imports {name}: inside the package names come from their homes"
+            found.add(home)
+    return found
 
 
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / "clamkit").rglob("*.py")), ids=lambda file: f"{module_of(file)}-{file.stem}"
-)
-def test_imports_only_go_down(file):
-    if module_of(file) == "__init__":
-        return
-    floor = FLOORS[module_of(file)]
-    for name in imports(file):
-        if name.startswith("clamkit."):
-            module = name.split(".")[1]
-            assert FLOORS.get(module, 0) <= floor, f"{file.stem} imports {module}"
-            assert module != "integrations" or module_of(file) == module, "optional libraries stay optional"
-        if floor == 0:
-            assert name.split(".")[0] not in ("torch", "torchvision", "matplotlib"), f"{file.stem} imports {name}"
-    if file.stem != "_vision":
-        assert not {name for name in imports(file) if name.split(".")[0] == "torchvision"}
+def reachable(module: str) -> set[str]:
+    """Everything of the package that a module imports, directly or through others."""
+    found, waiting = set(), [module]
+    while waiting:
+        new = own_imports(waiting.pop()) - found
+        found |= new
+        waiting += sorted(new)
+    return found
 
 
-def test_metrics_import_without_torch():
-    code = "import sys, clamkit.metrics, clamkit.simplex; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == [
-        "False",
-        "False",
-    ]
+def third_party(names: Iterable[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
+
+
+def test_every_folder_stands_on_the_map():
+    order = floors()
+    assert order == [*CORE, "lab", "plots", "apps", "cli"]
+    assert {folder_of(module) for module in MODULES if module} - {"integrations"} == set(order)
+    assert len((PACKAGE / "README.md").read_text(encoding="utf-8").splitlines()) <= 45, "the map fits one screen"
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module])
+def test_imports_only_go_down(module):
+    order, folder = floors(), folder_of(module)
+    allowed = {"integrations", *CORE} if folder == "integrations" else set(order[: order.index(folder) + 1])
+    for other in sorted(own_imports(module)):
+        assert folder_of(other) in allowed, f"{module} imports {other}"
+    assert module not in reachable(module), f"{module} imports itself through others"
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module])
+def test_heavy_libraries_stay_where_they_belong(module):
+    everything = third_party(imports(MODULES[module]))
+    if module != "data.vision":
+        assert "torchvision" not in everything, "data.vision alone imports torchvision: others take it from there"
+    if folder_of(module) not in ("plots", "apps"):
+        assert not everything & {"matplotlib", "seaborn"}, "figures are drawn in plots and apps"
+    if module in NO_TORCH or folder_of(module) in NO_TORCH:
+        when_loaded = module == "engine.store"  # it imports torch and pandas in the functions that read a run
+        assert not third_party(imports(MODULES[module], when_loaded=when_loaded)) & set(HEAVY)
+        for other in sorted(own_imports(module, when_loaded=when_loaded)):
+            assert other in NO_TORCH or folder_of(other) in NO_TORCH, f"{module} would load torch through {other}"
+
+
+def test_the_light_modules_load_no_torch():
+    light = [module for module in MODULES if module and (module in NO_TORCH or folder_of(module) in NO_TORCH)]
+    code = f"import sys, clamkit, {', '.join(f'clamkit.{module}' for module in light)}\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "clamkit.theory.game" in loaded
+    assert not set(loaded) & set(HEAVY)
+
+
+@pytest.mark.parametrize("module", ["lab.claims", "lab.tables", "lab.results", "lab.paper"])
+def test_analysis_does_not_import_what_executes_runs(module):
+    assert not reachable(module) & {"lab.runner", "lab.execution", "lab.cluster"}
+
+
+def test_files_stay_small(capsys):
+    """Goal: core 3,000 lines, package 7,000. The second edition has about SIZES; the limits leave room for fixes."""
+    lines = {module: len(source.splitlines()) for module, source in SOURCES.items()}
+    core = sum(count for module, count in lines.items() if folder_of(module) in CORE)
+    with capsys.disabled():
+        print(f"\nlines: core {core}, package {sum(lines.values())}")
+    assert {module: count for module, count in lines.items() if count > 400} == {}
+    assert core < 3_600
+    assert sum(lines.values()) < 7_700
+
+
+# -------------------------------------------------------------------------------------------------------- pins
 
 
 def pins(file: str) -> tuple[dict[str, str], set[str]]:
@@ -74,6 +161,7 @@ def pins(file: str) -> tuple[dict[str, str], set[str]]:
 
 
 def test_the_lists_of_packages_agree():
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'clamkit[lab]'")
     (pinned, direct), (pinned_extra, direct_extra) = pins("requirements.txt"), pins("requirements-extras.txt")
     assert not set(pinned) & set(pinned_extra)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -89,6 +177,20 @@ def test_the_lists_of_packages_agree():
     assert in_conda == {name: pinned[name] for name in direct}
 
 
+def test_the_lowest_versions_are_read_from_pyproject():
+    script = ROOT / ".github" / "lowest.py"
+    printed = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    lowest = dict(line.split("==") for line in printed.split())
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert set(lowest) == {Requirement(item).name for item in needed}
+    for item in map(Requirement, needed):
+        assert item.specifier.contains(lowest[item.name])
+    assert "lowest.py" in (ROOT / ".github" / "workflows" / "check.yml").read_text()
+
+
+# --------------------------------------------------------------------------------------------------- notebooks
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_are_committed_clean(path):
     text = path.read_text(encoding="utf-8")
@@ -101,6 +203,33 @@ def test_notebooks_are_committed_clean(path):
     if "_train_" in path.stem:
         assert sum("parameters" in cell["metadata"].get("tags", []) for cell in code) == 1
         assert "parameters" in code[0]["metadata"]["tags"], "the parameters come first"
+
+
+def test_training_notebooks_come_from_one_source():
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed: pip install 'clamkit[lab]'")
+    spec = importlib.util.spec_from_file_location("build", ROOT / "notebooks" / "build.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    found = {path.stem for path in NOTEBOOKS if "_train_" in path.stem}
+    assert found == set(build.DATASETS)
+    for name in found:
+        committed = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
+        expected = build.training_notebook(name).cells
+        assert [cell.source for cell in committed] == [cell.source for cell in expected], (
+            f"{name}: run notebooks/build.py"
+        )
+        assert [cell.metadata.get("tags") for cell in committed] == [cell.metadata.get("tags") for cell in expected]
+
+
+@pytest.mark.slow
+def test_pytest_finds_every_notebook_with_nbval_and_none_without():
+    pytest.importorskip("nbval", reason="nbval is not installed: make setup")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert "notebooks" in settings["testpaths"]
+    for options, expected in ((["--nbval"], {path.name for path in NOTEBOOKS}), ([], set())):
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *options, "notebooks"]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+        assert set(re.findall(r"^notebooks/([^:/]+)::", listed, re.M)) == expected, listed
 
 
 def is_set(node: ast.AST) -> bool:
@@ -122,26 +251,14 @@ def test_no_printed_order_depends_on_the_process():
     assert walks_over_a_set("for a in {1, 2} & set(b): pass\n[c for c in set(b)]") == ["{1, 2} & set(b)", "set(b)"]
     assert not walks_over_a_set("for a in sorted({1, 2} & set(b)): pass")
     for path in NOTEBOOKS:
-        cells = nbformat.read(path, as_version=4).cells
-        code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
         assert not walks_over_a_set(re.sub(r"^[%!].*$", "", code, flags=re.M)), path.stem
-    for path in sorted((ROOT / "clamkit").rglob("*.py")):
+    for path in [*sorted(PACKAGE.rglob("*.py")), *sorted((ROOT / "notebooks").rglob("*.py"))]:
         assert not walks_over_a_set(path.read_text(encoding="utf-8")), path.stem
 
 
-def test_training_notebooks_come_from_one_source():
-    spec = importlib.util.spec_from_file_location("build", ROOT / "notebooks" / "build.py")
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
-    found = {path.stem for path in NOTEBOOKS if "_train_" in path.stem}
-    assert found == set(build.DATASETS)
-    for name in found:
-        committed = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
-        expected = build.training_notebook(name).cells
-        assert [cell.source for cell in committed] == [cell.source for cell in expected], (
-            f"{name}: run notebooks/build.py"
-        )
-        assert [cell.metadata.get("tags") for cell in committed] == [cell.metadata.get("tags") for cell in expected]
+# ------------------------------------------------------------------------------------------------------ README
 
 
 def test_readme_names_the_commands_that_exist():
@@ -153,3 +270,31 @@ def test_readme_names_the_commands_that_exist():
         assert (ROOT / link).exists(), link
     assert "make test" in readme
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def resolve(name: str) -> object:
+    """The object at a dotted path, importing what has to be."""
+    parts = name.split(".")
+    for i in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:i]))
+        except ModuleNotFoundError as error:
+            if not name.startswith(str(error.name)):
+                pytest.skip(f"{error.name} is not installed: make setup")
+            continue
+        for part in parts[i:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(name)
+
+
+def test_the_changelog_sends_people_to_names_that_exist():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `.*? \| (.*) \|$", changelog, re.M)
+    names = [name for row in rows for name in re.findall(r"`(clamkit\.[\w.]+)`", row)]
+    assert len(rows) > 15
+    assert len(names) > 20
+    for name in names:
+        assert resolve(name) is not None
+    for file in re.findall(r"`(\w+/\w+\.py)`", " ".join(rows)):
+        assert (ROOT / file).is_file()

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from clamkit import _vision  # noqa: F401  before the libraries, which import torchvision too
+import clamkit.data.vision  # noqa: F401  lets torchvision load
 from clamkit.errors import ClamkitError
-from clamkit.weighters import Weighter
+from clamkit.methods.weighters import Weighter
 
 COUNTS = ("correct", "seen", "loss_sum")
 

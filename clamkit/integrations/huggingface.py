@@ -1,5 +1,8 @@
 """CLAM in the Hugging Face Trainer:
 
+from clamkit import CLAM
+from clamkit.integrations.huggingface import ClamCallback
+
 clam = ClamCallback(CLAM(num_classes, projection="kl"))
 trainer = Trainer(model, args, train_dataset=data, compute_loss_func=clam.loss, callbacks=[clam])
 """
@@ -8,12 +11,13 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from clamkit.errors import ClamkitError
 from clamkit.integrations import load_weighter_state, missing, weighter_state
-from clamkit.weighters import Weighter
+from clamkit.methods.weighters import Weighter
 
 try:
     from transformers import TrainerCallback
@@ -35,7 +39,7 @@ class ClamCallback(TrainerCallback):
     def __init__(self, weighter: Weighter):
         self.weighter = weighter
 
-    def loss(self, outputs, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """For compute_loss_func: the mean over all samples of an accumulated batch, not over this part of it."""
         if labels is None:
             raise ClamkitError(
@@ -45,7 +49,7 @@ class ClamCallback(TrainerCallback):
         loss = self.weighter(outputs["logits"] if isinstance(outputs, dict) else outputs[0], labels)
         return loss if num_items_in_batch is None else loss * len(labels) / num_items_in_batch
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.weighter.forget()
         if KEY in state.stateful_callbacks:
             load_weighter_state(self.weighter, state.stateful_callbacks[KEY])
@@ -57,24 +61,24 @@ class ClamCallback(TrainerCallback):
                 stacklevel=2,
             )
 
-    def on_step_end(self, args, state, control, **kwargs):
-        if _whole(state):  # before the checkpoint of the epoch's last step is written
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if _epoch_is_over(state):  # before the checkpoint of the epoch's last step is written
             self._step(state)
 
-    def on_epoch_end(self, args, state, control, **kwargs):
-        if not _whole(state) and not control.should_training_stop:  # streamed data, whose length nobody knew
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not _epoch_is_over(state) and not control.should_training_stop:  # streamed data, whose length nobody knew
             self._step(state)
 
-    def on_save(self, args, state, control, **kwargs):
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         state.stateful_callbacks[KEY] = weighter_state(self.weighter)
         file = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", TRAINER_STATE_NAME)
         if args.should_save and file.exists():
             state.save_to_json(str(file))
 
-    def _step(self, state) -> None:
+    def _step(self, state: Any) -> None:
         self.weighter.step()
         state.stateful_callbacks[KEY] = weighter_state(self.weighter)
 
 
-def _whole(state) -> bool:
+def _epoch_is_over(state: Any) -> bool:
     return float(state.epoch).is_integer()

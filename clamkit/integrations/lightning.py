@@ -1,5 +1,8 @@
 """CLAM in Lightning: the module takes its loss from the callback.
 
+from clamkit import CLAM
+from clamkit.integrations.lightning import ClamCallback
+
 clam = ClamCallback(CLAM(num_classes, projection="kl"))
 module = MyModule(loss=clam.loss)  # its training_step returns self.loss(logits, y)
 Trainer(callbacks=[clam]).fit(module, loader)
@@ -13,10 +16,10 @@ from torch import Tensor
 
 from clamkit.errors import ClamkitError
 from clamkit.integrations import load_weighter_state, missing, weighter_state
-from clamkit.weighters import Weighter
+from clamkit.methods.weighters import Weighter
 
 try:
-    from lightning.pytorch import Callback
+    from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:
     raise missing("lightning") from error
 
@@ -35,7 +38,7 @@ class ClamCallback(Callback):
         """The loss of a batch. In training_step the batch is counted, in validation and test steps it is not."""
         return self.weighter(logits, y)
 
-    def setup(self, trainer, pl_module, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.world_size > 1 and self.weighter in pl_module.modules():
             raise ClamkitError(
                 "the weighter is a part of the module, where DistributedDataParallel overwrites its counts: give the "
@@ -44,14 +47,16 @@ class ClamCallback(Callback):
         if stage == "fit":
             self.weighter.forget()
 
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if trainer.is_last_batch:
             self.weighter.step()
 
-    def on_validation_start(self, trainer, pl_module) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.weighter.eval()
 
-    def on_validation_end(self, trainer, pl_module) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.weighter.train()
 
     def state_dict(self) -> dict[str, Any]:

@@ -21,10 +21,7 @@ import nbformat
 import pytest
 from PIL import Image
 
-from clamkit import paths
-from clamkit.config import RunConfig
-from clamkit.runs import RunStore
-from clamkit.train import train
+from clamkit import RunConfig, RunStore, paths, train
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: make extras")
 expect = playwright.expect
@@ -36,7 +33,10 @@ BROWSER = os.environ.get("CLAMKIT_BROWSER") or next(filter(None, map(shutil.whic
 NOTEBOOKS = ("30_explore_game", "31_explore_runs")
 PATIENCE = 180_000  # milliseconds; a machine may be busy
 
-pytestmark = pytest.mark.skipif(not BROWSER, reason=f"no browser: none of {', '.join(NAMES)} is on the PATH")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not BROWSER, reason=f"no browser: none of {', '.join(NAMES)} is on the PATH"),
+]
 
 
 def code_cells(notebook) -> list:
@@ -76,6 +76,8 @@ def serve(environment, tmp_path_factory):
     def start(kind: str) -> tuple[str, str]:
         if kind in started:
             return started[kind][1:]
+        library = {"lab": "jupyterlab", "voila": "voila"}[kind]
+        pytest.importorskip(library, reason=f"{library} is not installed: make extras")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

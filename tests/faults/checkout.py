@@ -11,9 +11,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = (
     'dataset = "fashion_mnist_mini"\nmethod = "clam"\nseed = 0\noptions = {}',
-    "import torch\n\nfrom clamkit.config import RunConfig\nfrom clamkit.train import train\n\n"
+    "import torch\n\nfrom clamkit import train\nfrom clamkit.lab.notebooks import notebook_config\n\n"
     "torch.set_num_threads(1)  # however many processes there are, the same bits\n"
-    "run = train(RunConfig.from_notebook(globals()))",
+    "run = train(notebook_config(globals()))",
 )
 
 

@@ -1,6 +1,6 @@
 """`make faults`: hurt trainings and sweeps in every way we know, and print what it did to them.
 
-python tests/faults/report.py [--short] [--json FILE]
+python -m tests.faults.report [--short] [--json FILE]
 """
 
 import argparse
@@ -10,17 +10,15 @@ import tempfile
 import time
 from pathlib import Path
 
-import checkout
-import kills
-import sweeps
+from tests.faults import checkout, damage, kills, sweeps, trainings
 
 FATAL = ("lost epochs", "lost runs", "doubled runs", "torn files", "wrong results", "left behind", "leftovers")
 ROWS = {
     "training killed with -9": lambda folder, data, short: kills.killed(folder, data, 14 if short else 60),
-    "file cut or bit flipped": lambda folder, data, short: kills.damaged(folder, data, 1 if short else 12),
-    "full disk": lambda folder, data, short: kills.full_disk(folder, data, 2 if short else 10),
-    "read-only folder": lambda folder, data, short: kills.no_rights(folder, data),
-    "clock jumps": lambda folder, data, short: kills.wrong_clock(folder, data),
+    "file cut or bit flipped": lambda folder, data, short: damage.damaged(folder, data, 1 if short else 12),
+    "full disk": lambda folder, data, short: damage.full_disk(folder, data, 2 if short else 10),
+    "read-only folder": lambda folder, data, short: damage.no_rights(folder, data),
+    "clock jumps": lambda folder, data, short: damage.wrong_clock(folder, data),
     "sweep killed with -9": lambda folder, data, short: sweeps.killed(folder, *((1, 1) if short else (8, 16))),
     "SIGTERM, then two sweeps": lambda folder, data, short: sweeps.stopped(folder, 1 if short else 4),
 }
@@ -31,7 +29,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="a few of each, for the tests")
     parser.add_argument("--json", type=Path, help="write the counts here")
     given = parser.parse_args()
-    kills.warm()
+    trainings.warm()
     found = {}
     with tempfile.TemporaryDirectory() as place:
         data = checkout.dataset(Path(place) / "stripes.npz")

@@ -8,13 +8,12 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-import checkout
-import kills
 import psutil
 
-from clamkit.runs import RunStore
-from clamkit.sweep import Grid
-from clamkit.train import train
+from clamkit.engine.loop import train
+from clamkit.engine.store import RunStore
+from clamkit.lab.grids import Grid
+from tests.faults import checkout, trainings
 
 JOBS = 2
 EPOCHS = 40
@@ -49,11 +48,11 @@ def check(count: Counter, folder: Path, grid: Path, runs: Path) -> None:
         for config in configs:
             train(config, runs=folder / "whole", progress=False)
 
-    assert kills.ended(kills.fork(whole)) == 0
+    assert trainings.ended(trainings.fork(whole)) == 0
     for config in configs:
         run = RunStore(runs).run(config)
-        count["torn files"] += len(kills.torn(run.folder))
-        count["wrong results"] += kills.differ(run, RunStore(folder / "whole").run(config))
+        count["torn files"] += len(trainings.torn(run.folder))
+        count["wrong results"] += trainings.differ(run, RunStore(folder / "whole").run(config))
 
 
 def killed(folder: Path, runs: int, times: int, seed: int = 0) -> Counter:

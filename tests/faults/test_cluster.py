@@ -11,19 +11,29 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 
-import checkout
 import pandas as pd
-import psutil
 import pytest
-from distributed import LocalCluster
 
-from clamkit import cluster
+from clamkit.engine.store import RunFolder, RunStore
 from clamkit.errors import ClamkitError
-from clamkit.runs import Run, RunStore
-from clamkit.sweep import Grid, sweep
+from clamkit.lab import cluster
+from clamkit.lab.grids import Grid
+from clamkit.lab.runner import sweep
+from tests.faults import checkout
+
+NEEDED = "pip install 'clamkit[lab,cluster]'"
+psutil = pytest.importorskip("psutil", reason=f"the tests look at processes with psutil: {NEEDED}")
+pytestmark = pytest.mark.cluster
 
 DASK = [sys.executable, "-m", "dask"]
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+@pytest.fixture(autouse=True)
+def _has_dask():
+    """Looked at when a test runs: importing Dask takes seconds, which collecting the quick tests should not."""
+    for package in ("distributed", "papermill"):
+        pytest.importorskip(package, reason=f"sweeps on a cluster need Dask and papermill: {NEEDED}")
 
 
 @contextmanager
@@ -63,10 +73,10 @@ def wait_until(true, seconds=240):
     return found
 
 
-def epochs_saved(run: Run) -> int:
+def epochs_saved(run: RunFolder) -> int:
     for name in ("checkpoint.pt", "checkpoint.previous.pt"):
         try:
-            return len(Run.read_checkpoint(run.folder / name)["history"])
+            return len(RunFolder.read_checkpoint(run.folder / name)["history"])
         except (OSError, RuntimeError):  # just being replaced
             continue
     return 0
@@ -83,6 +93,7 @@ def at_work(processes, runs):
     return None
 
 
+@pytest.mark.faults
 def test_workers_and_the_scheduler_may_die(tmp_path):
     folder = checkout.make(tmp_path / "checkout")
     grid, port = checkout.grid(folder, 3, 100), free_port()
@@ -127,7 +138,7 @@ def test_workers_and_the_scheduler_may_die(tmp_path):
             sys.executable,
             "-c",
             "import sys, torch; torch.set_num_threads(1)\n"
-            "from clamkit.sweep import Grid; from clamkit.train import train\n"
+            "from clamkit import train; from clamkit.lab.grids import Grid\n"
             "for config in Grid.load(sys.argv[1]).configs(): train(config, runs=sys.argv[2])",
             str(grid),
             str(tmp_path / "local"),
@@ -160,6 +171,8 @@ def test_a_worker_that_does_not_see_the_runs_folder_is_named(tmp_path):
 
 @pytest.mark.parametrize(("resources", "at_once"), [({"GPU": 1}, 1), ({}, 3)])
 def test_a_run_takes_one_gpu_where_workers_announce_them(tmp_path, monkeypatch, resources, at_once):
+    from distributed import LocalCluster
+
     lock, busy, most = threading.Lock(), [0], [0]
 
     def pretend(config, *_, **__):
@@ -171,7 +184,7 @@ def test_a_run_takes_one_gpu_where_workers_announce_them(tmp_path, monkeypatch, 
             busy[0] -= 1
         return config, "not really run", 0.3
 
-    monkeypatch.setattr(cluster, "outcome", pretend)  # in the worker, which is in this process
+    monkeypatch.setattr(cluster, "run_outcome", pretend)  # in the worker, which is in this process
     (tmp_path / "grid.yaml").write_text("axes: {seed: [100, 101, 102]}\n")
     options = {"n_workers": 1, "threads_per_worker": 4, "processes": False, "dashboard_address": None}
     with LocalCluster(**options, resources=resources) as local:
@@ -181,7 +194,7 @@ def test_a_run_takes_one_gpu_where_workers_announce_them(tmp_path, monkeypatch, 
 
 
 def test_unreachable_scheduler_and_missing_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "ANSWER", 1)
+    monkeypatch.setattr(cluster, "ANSWER_TIMEOUT_S", 1)
     (tmp_path / "grid.yaml").write_text("axes: {seed: [100]}\n")
     grid = Grid.load(tmp_path / "grid.yaml")
     for address in (f"tcp://127.0.0.1:{free_port()}", "carrier-pigeon://coop", "nonsense"):
@@ -192,12 +205,11 @@ def test_unreachable_scheduler_and_missing_package(tmp_path, monkeypatch):
         sweep(grid, runs=tmp_path / "runs", scheduler="tcp://127.0.0.1:1")
 
 
-def test_the_slurm_jobs_of_the_readme(monkeypatch):
-    from dask_jobqueue import SLURMCluster
-
+def test_the_slurm_jobs_of_the_readme(monkeypatch, root):
+    jobqueue = pytest.importorskip("dask_jobqueue", reason=f"the snippet is for SLURM: {NEEDED}")
     asked = {}
-    monkeypatch.setattr(SLURMCluster, "scale", lambda self, *_, **options: asked.update(options))
-    readme = (checkout.ROOT / "README.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(jobqueue.SLURMCluster, "scale", lambda self, *_, **options: asked.update(options))
+    readme = (root / "README.md").read_text(encoding="utf-8")
     (snippet,) = (block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "SLURMCluster" in block)
     monkeypatch.setattr("builtins.input", lambda *_: "")
     names = {}

@@ -1,0 +1,209 @@
+"""How near training is to the machine's limit, and what the paper's grids would take at that rate."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from measure import interleaved, one_thread, row
+from torch.utils.data import DataLoader
+from torch.utils.flop_counter import FlopCounterMode
+
+from clamkit import paths
+from clamkit.data import augment
+from clamkit.data.datasets import Dataset
+from clamkit.data.vision import torchvision
+from clamkit.engine.config import RunConfig
+from clamkit.engine.device import find_device
+from clamkit.engine.loop import count, set_up, train_epoch
+from clamkit.engine.models import build_model
+from clamkit.lab.grids import Grid
+from clamkit.methods.weighters import CLAM
+
+BATCH, SIDE = 128, 32
+MEAN, STD = (0.5,) * 3, (0.25,) * 3
+IMAGES = {  # training and test images; Mini-ImageNet's 600 a class in the usual 500 + 100
+    "cifar10": (50_000, 10_000),
+    "cifar100": (50_000, 10_000),
+    "fashion_mnist": (60_000, 10_000),
+    "mini_imagenet": (50_000, 10_000),
+    "imagenet": (1_281_167, 50_000),
+    "inaturalist2018": (437_513, 24_426),
+}
+v2 = torchvision.transforms.v2
+
+
+class Stretch:
+    """A stretch of training on noise, as `train` sets it up, and what it is compared with."""
+
+    def __init__(self, steps: int, side: int = SIDE, batch: int = BATCH, **fields):
+        self.device, self.steps, self.batch = find_device(), steps, batch
+        y = torch.arange(steps * batch) % 10
+        x = torch.randint(256, (len(y), 3, side, side), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+        names = tuple(map(str, range(10)))
+        dataset = Dataset("noise", x, y, x[:10], y[:10], class_names=names, mean=MEAN, std=STD, sha256="")
+        self.state = set_up(RunConfig(**fields), dataset, self.device)
+        self.x, self.y = x.to(self.device), y.to(self.device)
+        self.staged = next(self.state.batches.training(self.x, self.y, batch, torch.Generator().manual_seed(0)))
+
+    def epoch(self, accuracy_from: str = "epoch") -> None:
+        """Data, crop, flip, loss, counting, weight step."""
+        state, generator = self.state, torch.Generator().manual_seed(0)
+        train_epoch(state, state.batches.training(self.x, self.y, self.batch, generator), [0.01] * self.steps)
+        if accuracy_from == "pass":
+            count(state, state.batches.training(self.x, self.y, self.batch, generator))
+        elif accuracy_from == "clean":
+            count(state, state.batches.plain(self.x, self.y))
+        state.weighter.step()
+
+    def limit(self) -> None:
+        """Forward, backward and step alone, on one batch that is already there."""
+        (x, y), state = self.staged, self.state
+        state.model.train()
+        for _ in range(self.steps):
+            with torch.autocast(self.device.type, dtype=state.amp, enabled=state.amp is not None):
+                loss = F.cross_entropy(state.model(x), y)
+            state.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            state.optimizer.step()
+
+
+class Conventional:
+    """The loop one usually writes: each sample by itself in a DataLoader, counts in Python, a second pass for them."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor, device: torch.device):
+        transform = v2.Compose(
+            [
+                v2.RandomResizedCrop(SIDE, scale=(0.3, 1)),
+                v2.RandomHorizontalFlip(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, STD),
+            ]
+        )
+        self.loader = DataLoader(Samples(x.cpu(), y.cpu(), transform), BATCH, shuffle=True, num_workers=2)
+        self.model, self.device = build_model("tiny_resnet", 10, 3).to(device), device
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, 0.9, weight_decay=5e-4, nesterov=True)
+        self.weighter = CLAM(10)
+
+    def epoch(self) -> None:
+        self.model.train()
+        for x, y in self.loader:
+            loss = self.weighter.loss(self.model(x.to(self.device)), y.to(self.device))
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        self.model.eval()
+        right, seen = [0] * 10, [0] * 10
+        with torch.no_grad():
+            for x, y in self.loader:
+                for label, predicted in zip(y.tolist(), self.model(x.to(self.device)).argmax(1).tolist(), strict=True):
+                    seen[label] += 1
+                    right[label] += label == predicted
+        self.weighter.step(accuracy=[r / s for r, s in zip(right, seen, strict=True)])
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, x, y, transform):
+        self.x, self.y, self.transform = x, y, transform
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int):
+        return self.transform(self.x[i]), int(self.y[i])
+
+
+def engine(quick: bool) -> Iterator[dict]:
+    """With one thread, as each process of a sweep on CPUs has; the conventional loop gets all there are."""
+    steps, turns = (2, 2) if quick else (6, 41)
+    clam, normal, limit = Stretch(steps), Stretch(steps, method="normal"), Stretch(steps)
+    fields = {"model": "resnet18", "stem": "imagenet"}  # with the small stem a step takes 15 times as long
+    large, large_limit = Stretch(1, **fields), Stretch(1, **fields)
+    with one_thread():
+        t = interleaved(turns, limit=limit.limit, clam=clam.epoch, normal=normal.epoch)
+        looks = {"second_pass": lambda: clam.epoch("pass"), "clean": lambda: clam.epoch("clean")}
+        more = interleaved(2 if quick else 9, normal=normal.epoch, **looks)
+        big = interleaved(turns, limit=large_limit.limit, clam=large.epoch)
+    usual = Conventional(clam.x, clam.y, clam.device)
+    c = interleaved(1 if quick else 5, usual=usual.epoch, clam=clam.epoch, limit=limit.limit)
+    yield row("engine / limit, tiny_resnet, 32 px", t["limit"] / t["clam"], "≥", 0.95)
+    yield row("engine / limit, resnet18, 32 px", big["limit"] / big["clam"], "≥", 0.98)
+    yield row("engine / limit, all threads", c["limit"] / c["clam"])
+    yield row("engine / conventional loop, all threads", c["usual"] / c["clam"], "≥", 5)
+    yield row("CLAM / Normal, seconds an epoch", t["clam"] / t["normal"], "≤", 1.01)
+    yield row("… accuracies from a second pass", more["second_pass"] / more["normal"])
+    yield row("… accuracies from a clean pass", more["clean"] / more["normal"])
+
+
+def augmentation(quick: bool) -> Iterator[dict]:
+    """A batch at once against torchvision image by image."""
+    turns = 2 if quick else 15
+    x = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (256, 3, SIDE, SIDE), dtype=np.uint8))
+    generator = torch.Generator().manual_seed(0)
+    flip = v2.RandomHorizontalFlip()
+    pairs = {
+        "crop and flip": (augment.RandomResizedCrop(0.3), v2.RandomResizedCrop(SIDE, scale=(0.3, 1), antialias=False)),
+        "jitter and flip": (augment.ColourJitter(0.3), v2.ColorJitter(0.3, 0.3, 0.3)),
+    }
+    with one_thread():
+        for name, (batched, single) in pairs.items():
+            t = interleaved(
+                turns,
+                batched=lambda f=batched: f(x, generator),
+                single=lambda f=single: [flip(f(image)) for image in x],
+            )
+            yield row(f"{name}: batch / torchvision", t["single"] / t["batched"], "≥", 10)
+
+
+def milliseconds(stretch: Stretch, turns: int) -> dict[str, float]:
+    """Of the fastest turn, an image."""
+    with one_thread():
+        t = interleaved(turns, limit=stretch.limit, engine=stretch.epoch)
+    return (1e3 * t.min() / (stretch.steps * stretch.batch)).to_dict()
+
+
+def by_images(quick: bool) -> list[dict]:
+    """Milliseconds an image, for sets of several sizes."""
+    counts = (128, 256) if quick else (256, 512, 1024, 2048, 4096)
+    return [{"images": n} | milliseconds(Stretch(n // BATCH), 1 if quick else 3) for n in counts]
+
+
+def by_resolution(quick: bool) -> list[dict]:
+    """Milliseconds an image, for images of several sides."""
+    sides = (32, 48) if quick else (32, 48, 64, 96)
+    return [{"side": side} | milliseconds(Stretch(2, side), 1 if quick else 4) for side in sides]
+
+
+def flops(side: int = 224) -> tuple[float, float]:
+    """Floating point operations of ResNet-50 for an image: (forward and backward, forward alone)."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:  # counted, not computed
+        model, x = build_model("resnet50", 1000, 3), torch.zeros(2, 3, side, side)
+        y = model(x)
+        forward = counter.get_total_flops()
+        y.sum().backward()
+    return counter.get_total_flops() / 2, forward / 2
+
+
+def projection(quick: bool) -> dict:
+    """Days that all grids of the paper would take on this device at the rate ResNet-50 reaches on it."""
+    side, cuda = (64 if quick else 224), torch.cuda.is_available()
+    batch = 64 if cuda else 4
+    stretch = Stretch(1, side, batch, model="resnet50", stem="imagenet", amp=cuda)
+    rate = batch * flops(side)[0] / statistics.median(interleaved(1 if quick else 3, step=stretch.limit)["step"])
+    learn, look = flops()
+    grids = sorted((paths.notebooks() / "sweeps").glob("paper_*.yaml"))
+    configs = {config for grid in grids for config in Grid.load(grid).runs()}
+    days = dict.fromkeys(IMAGES, 0.0)
+    for config in configs:
+        training_images, test_images = IMAGES[config.dataset]
+        days[config.dataset] += config.epochs * (training_images * learn + test_images * look) / rate / 86_400
+    return {
+        "flops_per_image": learn,
+        "flops_per_second": rate,
+        "runs": len(configs),
+        "days": days,
+        "total_days": sum(days.values()),
+    }

@@ -1,0 +1,211 @@
+"""The game under sliders: `game_explorer()` for JupyterLab and voila; `Settings(...).png()` without.
+
+Its sibling `runs_explorer` explores finished runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from clamkit.checks import positive_int
+from clamkit.errors import ClamkitError, unknown
+from clamkit.plots import style
+from clamkit.plots.theory import CORNERS, draw_triangle
+from clamkit.theory import game
+from clamkit.theory.sets import LowerBounded, SymmetricSet
+
+SIZE, DPI = (8.4, 5.9), 100  # inches, pixels per inch: with the sliders it fits a screen of 1280 pixels
+FIXED = {"figure.constrained_layout.use": False, "axes.titley": 1.0}  # nothing jumps while sliders move, and no search
+MOST_CLASSES, MOST_ROUNDS = 8, 500
+PLAYERS = {  # what the accuracies do; the sliders say what they are under equal weights
+    "accuracies stay": lambda v, T: np.tile(v, (T, 1)),
+    "network answers at once": lambda v, T: game.best_response_on_curves(rates(v)),
+    "network learns": lambda v, T: game.GradientPlayer(rates(v), step=0.05),
+}
+TITLES = ("class weights", "value of the game", "regret against its bound")
+_BLUE, _DASHED = {"color": style.COLOURS["clam"]}, {"color": "#333333", "ls": "--", "lw": 1.2}
+CURVES: dict[str, tuple[int, str, dict[str, Any]]] = {  # panel, name and look of each column of `Settings.curves`
+    "loss": (1, "value w·v of the round", {"color": "#aaaaaa", "lw": 1}),
+    "mean": (1, "its mean so far", _BLUE),
+    "best": (1, "the best fixed weights so far", _DASHED),
+    "regret": (2, "regret: mean − best", _BLUE),
+    "bound": (2, "bound D/(τt) + τ/8 (for KL and clip)", _DASHED),
+}
+SEQUENCES = ("learning curves", "drift", "alternating", "trap", "coin flips", "random")  # of `game.suite`
+
+
+def rates(v: np.ndarray) -> np.ndarray:
+    """The k for which 1 − exp(−k θ) is v when every class gets the same effort θ = 1/n."""
+    return -len(v) * np.log1p(-np.clip(v, 0.01, 0.99))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A game as the sliders describe it. share: n·u_min, the part of all weight that is given out equally."""
+
+    accuracies: tuple[float, ...] = (0.5, 0.7, 0.9)
+    payoffs: str = "network learns"
+    tau: float = 1.0
+    share: float = 0.5
+    projection: str = "euclidean"
+    rounds: int = 200
+
+    @lru_cache(maxsize=8)  # noqa: B019  settings are small, and moving through time asks for the same game again
+    def play(self) -> game.Play:
+        n, T = len(self.accuracies), positive_int(self.rounds, "rounds")
+        max_player: Any
+        if self.payoffs in PLAYERS:
+            max_player = PLAYERS[self.payoffs](np.array(self.accuracies, dtype=float), T)
+        elif self.payoffs in SEQUENCES:
+            max_player = game.suite(n, T)[self.payoffs]
+        else:
+            raise unknown("payoffs", self.payoffs, (*PLAYERS, *SEQUENCES))
+        return game.play(max_player, LowerBounded(n, self.share / n), self.tau, self.projection, T)
+
+    @lru_cache(maxsize=8)  # noqa: B019
+    def curves(self) -> pd.DataFrame:
+        """For each round t: the value w·v, its mean so far, that of the best fixed weights, regret, and its bound."""
+        played = self.play()
+        t = np.arange(1, self.rounds + 1)
+        mean = played.losses.cumsum() / t
+        best = np.array([played.S.value(v) for v in played.payoffs.cumsum(axis=0) / t[:, None]])
+        bound = played.S.kl_diameter() / (played.tau * t) + played.tau / 8  # game.corrected_bound at every t
+        table = {"loss": played.losses, "mean": mean, "best": best, "regret": mean - best, "bound": bound}
+        return pd.DataFrame(table, index=t)
+
+    def numbers(self, upto: int | None = None) -> pd.Series:
+        """The curves at a round, after the weights: what the explorer prints below its picture."""
+        at = min(upto or self.rounds, self.rounds)
+        weights = {f"weight {i}": w for i, w in enumerate(self.play().weights[at - 1], 1)}
+        return pd.Series(weights | self.curves().loc[at].to_dict(), name=at)
+
+    def png(self, upto: int | None = None) -> bytes:
+        """The weights' path on the triangle, weights, value and regret over the rounds, drawn up to round `upto`."""
+        return style.png(self.figure(upto), DPI, crop=False)
+
+    def figure(self, upto: int | None = None) -> Figure:
+        with mpl.style.context([style.STYLE, FIXED]):
+            figure = Figure(SIZE)
+            axes = figure.subplots(2, 2, gridspec_kw={"wspace": 0.18, "hspace": 0.34}).flatten()
+            figure.subplots_adjust(left=0.065, right=0.98, top=0.945, bottom=0.085)
+            weights = self.play().weights[: min(upto or self.rounds, self.rounds)]
+            _draw_place(axes[0], self.play().S, self.share / len(self.accuracies), weights)
+            _draw_curves(axes[1:], self.curves(), weights)
+        return figure
+
+
+def _draw_curves(axes: Sequence[Axes], table: pd.DataFrame, weights: np.ndarray) -> None:
+    """Weights, value and regret of the rounds so far, on axes for the whole game."""
+    shown, (T, n) = table.iloc[: len(weights)], (len(table), weights.shape[1])
+    for i, weight in enumerate(weights.T, 1):
+        axes[0].plot(shown.index, weight, lw=1.4, label=f"class {i}")
+    for name, (panel, text, look) in CURVES.items():
+        axes[panel].plot(shown.index, shown[name], label=text, **look)
+    highest = max(table["regret"].iloc[T // 20 :].max(), table["bound"].iloc[-1])
+    lowest = min(table["regret"].min(), -highest / 3)
+    limits = ((0, 1.4), (0, 1.4), (1.1 * lowest, 1.7 * highest))  # the legend is above the lines
+    for axis, title, ylim in zip(axes, TITLES, limits, strict=True):
+        axis.set(title=title, xlabel="round", xlim=(0, T), ylim=ylim)
+        axis.locator_params(nbins=5)
+        axis.legend(loc="upper right", ncols=2 if axis is axes[0] and n > 4 else 1)
+    for axis in axes[:2]:
+        axis.set_yticks(np.linspace(0, 1, 6))
+
+
+def _draw_place(axis: Axes, S: SymmetricSet, u_min: float, weights: np.ndarray) -> None:
+    """Where the weights are now: on the triangle of three classes with the way they came, else as bars."""
+    colour = style.COLOURS["clam_kl"]
+    if S.n == 3:
+        draw_triangle(axis, S)
+        axis.plot(*(weights @ CORNERS).T, "-o", color=colour, ms=2.5, lw=0.8)
+        axis.plot(*(weights[-1] @ CORNERS), "o", color=colour, ms=9, mec="white")
+        axis.set_xlim(-0.39, 1.39)  # as wide as the panel, so that its title stands where the others' do
+        axis.set_title("weights on the simplex (blue: allowed)")
+    else:
+        classes = np.arange(1, S.n + 1)
+        axis.bar(classes, weights[-1], color=mpl.rcParams["axes.prop_cycle"].by_key()["color"][: S.n])
+        axis.axhline(u_min, color="#555555", ls="--", lw=1)
+        axis.set(title="class weights now (dashes: u_min)", xticks=classes, xlabel="class", ylim=(0, 1))
+
+
+def game_explorer(start: Settings | None = None) -> widgets.Widget:
+    """Sliders for everything in `Settings`, the picture, its numbers, and play and pause through the rounds."""
+    start = start or Settings()
+    wide = {"layout": widgets.Layout(width="310px"), "style": {"description_width": "88px"}}
+    classes = widgets.IntSlider(len(start.accuracies), 3, MOST_CLASSES, description="classes", **wide)
+    payoffs = widgets.Dropdown(options=[*PLAYERS, *SEQUENCES], value=start.payoffs, description="payoffs", **wide)
+    accuracies = [
+        widgets.FloatSlider(value, min=0.02, max=0.98, step=0.02, description=f"accuracy {i + 1}", **wide)
+        for i, value in enumerate((*start.accuracies, *np.linspace(0.5, 0.9, MOST_CLASSES))[:MOST_CLASSES])
+    ]
+    tau = widgets.FloatLogSlider(start.tau, min=-2, max=1, step=0.05, description="step size τ", **wide)
+    share = widgets.FloatSlider(start.share, min=0, max=0.95, step=0.05, description="floor n·u_min", **wide)
+    projection = widgets.Dropdown(options=game.PROJECTIONS, value=start.projection, description="projection", **wide)
+    rounds = widgets.IntSlider(start.rounds, 20, MOST_ROUNDS, 20, description="rounds", **wide)
+    now = widgets.IntSlider(start.rounds, 1, start.rounds, description="up to round", **wide)
+    clock = widgets.Play(
+        value=start.rounds, min=1, max=start.rounds, interval=300
+    )  # milliseconds; a redraw takes half of it
+    image, numbers = widgets.Image(format="png", layout=widgets.Layout(max_width="100%")), widgets.HTML()
+    sliders = widgets.VBox()
+    moving = False  # while code moves sliders, one redraw at the end is enough
+
+    def redraw(change: object = None) -> None:
+        if moving:
+            return
+        n = classes.value
+        chosen = Settings(
+            tuple(slider.value for slider in accuracies[:n]),
+            payoffs.value, tau.value, share.value, projection.value, rounds.value,
+        )  # fmt: skip
+        try:
+            image.value = chosen.png(now.value)
+            numbers.value = _as_lines(chosen, now.value)
+        except ClamkitError as error:
+            numbers.value = f"<i>{escape(str(error))}</i>"
+
+    def rearrange(change: object = None) -> None:
+        nonlocal moving
+        moving = True
+        for slider in accuracies:
+            slider.disabled = payoffs.value in SEQUENCES
+        sliders.children = accuracies[: classes.value]
+        clock.step = max(1, rounds.value // 40)
+        at_end = now.value == now.max
+        clock.max = now.max = rounds.value
+        if at_end:
+            now.value = rounds.value
+        moving = False
+        redraw()
+
+    widgets.jslink((clock, "value"), (now, "value"))
+    for control in (classes, payoffs, rounds):
+        control.observe(rearrange, "value")
+    for control in (*accuracies, tau, share, projection, now):
+        control.observe(redraw, "value")
+    rearrange()
+    left = widgets.VBox(
+        [payoffs, classes, sliders, tau, share, projection, rounds, now, clock, numbers],
+        layout=widgets.Layout(flex="0 0 325px"),
+    )
+    return widgets.HBox([left, widgets.VBox([image], layout=widgets.Layout(min_width="0"))])
+
+
+def _as_lines(settings: Settings, upto: int) -> str:
+    at = settings.numbers(upto)
+    weights = ", ".join(f"{value:.3f}" for value in at.filter(like="weight"))
+    return (
+        f"<b>round {at.name}</b><br>weights {weights}<br>value {at['loss']:.3f}, its mean {at['mean']:.3f}<br>"
+        f"best fixed weights {at['best']:.3f}<br>regret {at['regret']:+.4f}, bound {at['bound']:.4f}"
+    )

@@ -1,0 +1,192 @@
+"""Finished runs in JupyterLab and voila: `runs_explorer()`. Its pictures are those of `clamkit.apps.run_view`."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable
+from html import escape
+
+import ipywidgets as widgets
+import pandas as pd
+
+from clamkit import paths
+from clamkit.apps.run_view import View, sentence_picture
+from clamkit.engine.config import STRENGTHS
+from clamkit.engine.store import Run, RunStore
+from clamkit.errors import ClamkitError
+from clamkit.lab import results
+from clamkit.methods.specs import METHODS
+from clamkit.plots.style import label
+
+SETTING = ("source", "dataset", "augmentation", "strength", "recipe", "seed")  # what the runs of a view share
+
+
+def find_runs(root: str | os.PathLike | None = None) -> tuple[pd.DataFrame, list[str]]:
+    """All runs at hand, a row each (the columns of SETTING, `name` of the method, `run`), and what was left out, why.
+
+    Those of the runs folder come first, then the committed results.
+    """
+    store = RunStore(root)
+    rows, left_out = [], []
+    sources: dict[str, Iterable[Run]] = {"runs folder": store.runs()}
+    sources |= {f"committed: {grid}": results.committed_runs(grid) for grid in results.grids()}
+    for source, runs in sources.items():
+        try:
+            for run in runs:
+                try:
+                    rows.append(_row(source, run))
+                except ClamkitError as error:
+                    left_out.append(str(error))
+        except ClamkitError as error:
+            left_out.append(str(error))
+    if not any(row["source"] == "runs folder" for row in rows):
+        left_out.append(
+            f"There are no finished runs in {paths.shown(store.root)} (as <dataset>/<method>/<augmentation>/<seed>): "
+            "`make demo` trains nine in some minutes."
+        )
+    return pd.DataFrame(rows, columns=[*SETTING, "name", "run"]), left_out
+
+
+def _row(source: str, run: Run) -> dict:
+    """Where a run belongs. Its recipe is what it shares with the runs it may fairly be compared with."""
+    config, own = run.config, METHODS[run.config.method].settings
+    if not isinstance(run.summary, dict) or not run.summary.get("class_names"):
+        raise ClamkitError(f"{run.name} names no classes: it is of another layout.")
+    identity = config.identity()
+    method = ", ".join(f"{key} = {identity[key]}" for key in own if key in identity)
+    kept = set(identity) - {"method", "dataset", "augmentation", "seed", *STRENGTHS.values(), *own}
+    return {
+        "source": source,
+        "dataset": config.dataset,
+        "augmentation": config.augmentation,
+        "strength": config.strength,
+        "recipe": ", ".join(f"{key} = {identity[key]}" for key in sorted(kept)) or "standard",
+        "seed": config.seed,
+        "name": f"{label(config.method)} ({method})" if method else label(config.method),
+        "run": run,
+    }
+
+
+def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
+    """Choose runs, classes and an epoch; six linked plots; export as PNG and CSV.
+
+    root: the runs folder, default `paths.runs()`.
+    """
+    table, left_out = find_runs(root)
+    narrow = {"layout": widgets.Layout(width="266px"), "style": {"description_width": "92px"}}
+    boxes = {key: widgets.Dropdown(description=key, **narrow) for key in SETTING}
+    methods = widgets.SelectMultiple(description="methods", rows=5, **narrow)
+    classes = widgets.SelectMultiple(description="classes", rows=5, **narrow)
+    epoch = widgets.IntSlider(1, 1, 1, description="epoch", **narrow)
+    confused = widgets.Dropdown(description="confusions of", **narrow)
+    export = widgets.Button(description="export this view", icon="download", layout=widgets.Layout(width="170px"))
+    image, links = widgets.Image(format="png", layout=widgets.Layout(max_width="min(100%, 1100px)")), widgets.HTML()
+    numbers = widgets.HTML()
+    notes = widgets.HTML("".join(f"<div><i>{escape(line)}</i></div>" for line in left_out[:5]))
+    moving = False
+
+    def chosen() -> dict[str, Run]:
+        rows = table
+        for key, box in boxes.items():
+            rows = rows[rows[key] == box.value]
+        found = dict(zip(rows["name"], rows["run"], strict=True))
+        return {name: found[name] for name in methods.value}
+
+    def view() -> View:
+        return View(chosen(), classes.value, epoch.value, confused.value)
+
+    def redraw(change: object = None) -> None:
+        if moving:
+            return
+        links.value = ""
+        try:
+            shown = view()
+            image.value, numbers.value = shown.png(), _as_line(shown)
+        except ClamkitError as error:
+            image.value, numbers.value = sentence_picture(str(error)), ""
+
+    def refill(change: object = None) -> None:
+        """Every list offers what there is under the choices before it and keeps its choice if it still can."""
+        nonlocal moving
+        if moving:
+            return
+        moving = True
+        rows = table
+        for key, box in boxes.items():
+            counts = rows[key].value_counts(sort=False)
+            usual = counts.index[0] if key == "source" else counts.sort_index().idxmax()
+            options = list(counts.index) if key == "source" else sorted(counts.index)
+            keep = box.value if box.value in options else usual
+            box.options, box.value = options, keep
+            box.disabled = len(options) == 1
+            rows = rows[rows[key] == keep]
+        names = [name for name in map(label, METHODS) if name in set(rows["name"])]
+        names += sorted(set(rows["name"]) - set(names))
+        kept = [name for name in methods.value if name in names]
+        usual = [name for name in map(label, ("normal", "clam", "clam_kl")) if name in names]
+        methods.options = names
+        methods.value = kept or usual or names[:1]
+        moving = False
+        choose()
+
+    def choose(change: object = None) -> None:
+        """The methods changed: so may classes and epochs."""
+        nonlocal moving
+        if moving:
+            return
+        moving = True
+        try:
+            fresh = View(chosen())
+            kept = [name for name in classes.value if name in fresh.class_names]
+            at_end = epoch.value == epoch.max
+            if tuple(classes.options) != fresh.class_names:
+                classes.options = fresh.class_names
+            classes.value = kept or fresh.classes
+            epoch.max = fresh.epochs
+            epoch.value = fresh.epochs if at_end else min(epoch.value, fresh.epochs)
+            confused.options = list(fresh.runs)
+            confused.value = fresh.confused
+        except ClamkitError:
+            pass  # redraw says it
+        moving = False
+        redraw()
+
+    def offer(button: widgets.Button) -> None:
+        try:
+            shown = view()
+            links.value = " · ".join(
+                (_link(shown.png(200), "png"), _link(shown.table().to_csv(index=False).encode(), "csv"))
+            )
+        except ClamkitError as error:
+            links.value = escape(str(error))
+
+    if table.empty:
+        image.value = sentence_picture(" ".join(left_out))
+        return widgets.VBox([image])
+    for box in boxes.values():
+        box.observe(refill, "value")
+    methods.observe(choose, "value")
+    for control in (classes, epoch, confused):
+        control.observe(redraw, "value")
+    export.on_click(offer)
+    refill()
+    columns = (list(boxes.values())[:3], list(boxes.values())[3:], [methods], [classes])
+    rows = widgets.HBox([widgets.VBox(column) for column in columns])
+    below = widgets.HBox([epoch, confused, export, links])
+    return widgets.VBox([rows, below, numbers, image, notes])
+
+
+def _as_line(view: View) -> str:
+    parts = [
+        f"<b>{escape(str(name))}</b> {100 * row['average']:.1f} / {100 * row['std']:.1f} / {100 * row['worst']:.1f}"
+        for name, row in view.numbers().iterrows()
+    ]
+    return f"epoch {view.epoch}, average / std / worst 10 % of the classes in %: " + " · ".join(parts)
+
+
+def _link(content: bytes, kind: str) -> str:
+    """A link that saves `content` from the browser, wherever the kernel runs."""
+    mime = {"png": "image/png", "csv": "text/csv"}[kind]
+    encoded = base64.b64encode(content).decode()
+    return f'<a download="clamkit_view.{kind}" href="data:{mime};base64,{encoded}">save as {kind.upper()}</a>'

@@ -1,0 +1,1 @@
+"""Images: `datasets` (what there is, checked), `readers` (file formats), `augment`, `batches`."""

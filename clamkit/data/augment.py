@@ -1,0 +1,195 @@
+"""Augmentation of whole batches on the device, with the distribution and the pixels of torchvision.
+
+A crop with resize and flip is linear and separable: two small matrix products, out = R · x · C, where each row of R
+(rows) and each column of C (columns) holds the two weights of a linear interpolation.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from clamkit.errors import ClamkitError
+
+RATIO = (3 / 4, 4 / 3)  # aspect ratios of torchvision's RandomResizedCrop
+TRIES = 10  # its number of draws before the centre fallback
+GREY = [0.2989, 0.587, 0.114]  # its weights of red, green and blue
+
+
+def crop_boxes(count: int, height: int, width: int, lower_bound: float, generator: torch.Generator) -> Tensor:
+    """`count` boxes [count, 4] of (top, left, height, width), distributed as torchvision's RandomResizedCrop."""
+    if not 0 < lower_bound <= 1:
+        raise ClamkitError(
+            f"crop lower bound {lower_bound} is not a share of the image area: it must lie in (0, 1]; 1 means no crop."
+        )
+    whole = torch.tensor([0, 0, height, width], device=generator.device)
+    if lower_bound == 1:
+        return whole.repeat(count, 1)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, device=generator.device)
+
+    area = height * width * (lower_bound + (1 - lower_bound) * draw(count, TRIES))
+    low, high = map(math.log, RATIO)
+    aspect = torch.exp(low + (high - low) * draw(count, TRIES))
+    w, h = torch.sqrt(area * aspect).round().long(), torch.sqrt(area / aspect).round().long()
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    first = fits.long().argmax(1, keepdim=True)
+    w, h = w.gather(1, first).squeeze(1), h.gather(1, first).squeeze(1)
+    top = (draw(count) * (height - h + 1)).long().clamp_max(height - h)
+    left = (draw(count) * (width - w + 1)).long().clamp_max(width - w)
+    boxes = torch.stack([top, left, h, w], dim=1)
+    return torch.where(fits.any(1, keepdim=True), boxes, _centre_box(height, width, whole))
+
+
+def _centre_box(height: int, width: int, whole: Tensor) -> Tensor:
+    """The largest centred box with an allowed aspect ratio."""
+    h, w = height, width
+    if width / height < RATIO[0]:
+        h = round(width / RATIO[0])
+    elif width / height > RATIO[1]:
+        w = round(height * RATIO[1])
+    return torch.tensor([(height - h) // 2, (width - w) // 2, h, w], device=whole.device)
+
+
+def _positions(start: Tensor, length: Tensor, out: int) -> Tensor:
+    """[B, out]: where in the source each of `out` pixels lies that resample `length` pixels from `start` on."""
+    start, length = start[:, None].float(), length[:, None].float()
+    centres = torch.arange(out, device=start.device) + 0.5
+    return start + torch.minimum((centres * length / out - 0.5).clamp_min(0), length - 1)
+
+
+def _weights(distance: Tensor) -> Tensor:
+    """Linear interpolation: a source pixel counts 1 − its distance, if that is positive. Overwrites its argument."""
+    return distance.abs_().neg_().add_(1).clamp_min_(0)
+
+
+def resized_crop(x: Tensor, boxes: Tensor, size: tuple[int, int], flip: Tensor | None = None) -> Tensor:
+    """Crop each image of x [B, C, H, W] to its box, resize to `size`, mirror where `flip` [B] is true.
+
+    Bilinear without antialias: the same as torchvision's `resized_crop(..., antialias=False)`.
+    """
+    count, channels, height, width = x.shape
+    top, left, h, w = boxes.unbind(1)
+    i, j = _positions(top, h, size[0]), _positions(left, w, size[1])
+    if flip is not None:
+        j = torch.where(flip[:, None], j.flip(1), j)
+    pixels = torch.arange(max(height, width), device=x.device, dtype=j.dtype)
+    rows = _weights(i[:, :, None] - pixels[:height])  # [B, out, H]
+    columns = _weights(j[:, None, :] - pixels[:width, None])  # [B, W, out]
+    x = x.transpose(1, 2).float().reshape(count, height, channels * width)  # so that no product is broadcast
+    x = (rows @ x).view(count, size[0] * channels, width) @ columns
+    return x.view(count, size[0], channels, size[1]).transpose(1, 2)
+
+
+def mirror(x: Tensor, flips: Tensor) -> Tensor:
+    return torch.where(flips[:, None, None, None], x.flip(3), x)
+
+
+def jitter(x: Tensor, factors: Tensor, order: Tensor, top: float = 255.0) -> Tensor:
+    """Brightness, contrast and saturation of each image of x [B, C, H, W] (values 0..top) by its own factors [B, 3].
+
+    order [B, 3] holds for each image in which order the three (0, 1, 2) come. Each is a blend f·x + (1 − f)·t, cut to
+    0..top, where t is black, the mean grey of the image, or the grey image: the same as torchvision's adjust_*.
+    """
+    x = x.float()
+    luma = torch.tensor(GREY if x.shape[1] == 3 else [1.0] + [0.0] * (x.shape[1] - 1), device=x.device)
+    for kind in order.unbind(1):
+        factor = factors.gather(1, kind[:, None])[:, :, None, None]
+        kind = kind[:, None, None, None]
+        grey = (x * luma[:, None, None]).sum(1, keepdim=True)
+        target = torch.where(kind == 1, grey.mean((2, 3), keepdim=True), grey) * (kind > 0)
+        x = (factor * x + (1 - factor) * target).clamp(0, top)
+    return x
+
+
+class RandomResizedCrop:
+    """Random resized crop and horizontal flip of a batch.
+
+    >>> augment = RandomResizedCrop(0.3)
+    >>> augment(torch.zeros(8, 1, 28, 28), torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 1, 28, 28])
+    """
+
+    def __init__(self, lower_bound: float, *, size: int | None = None, flip: bool = True):
+        self.lower_bound, self.size, self.flip = lower_bound, size, flip
+        crop_boxes(0, 1, 1, lower_bound, torch.Generator())  # refuse a bad bound here rather than in the first batch
+
+    def box(self, height: int, width: int, generator: torch.Generator) -> list[int]:
+        """One box, for images that are cut while they are read from disk."""
+        return crop_boxes(1, height, width, self.lower_bound, generator)[0].tolist()
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The random part alone: flips [count] and boxes [count, 4]."""
+        boxes = crop_boxes(count, height, width, self.lower_bound, generator)
+        return _flips(count, self.flip, generator), boxes
+
+    def apply(self, x: Tensor, flips: Tensor, boxes: Tensor) -> Tensor:
+        """The deterministic part: float images in the value range of x."""
+        size = (self.size or x.shape[2], self.size or x.shape[3])
+        if self.lower_bound == 1 and size == tuple(x.shape[2:]):
+            return mirror(x, flips).float()
+        return resized_crop(x, boxes, size, flips)
+
+    def rest(self, x: Tensor, flips: Tensor, boxes: Tensor) -> Tensor:
+        """What is left to do with images that were cut to a box while they were read."""
+        return mirror(x, flips).float()
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return self.apply(x, *self.draw(len(x), x.shape[2], x.shape[3], generator))
+
+
+class ColourJitter:
+    """Brightness, contrast and saturation by factors from [max(0, 1 − s), 1 + s] in random order, and flip.
+
+    The strength s is one number for all three, as in the paper; s = 0 leaves the colours alone.
+    """
+
+    def __init__(self, strength: float, *, size: int | None = None, flip: bool = True):
+        if not 0 <= strength <= 1:
+            raise ClamkitError(f"jitter strength {strength} is not allowed: it must lie in [0, 1]; 0 means no jitter.")
+        self.strength, self.size, self.flip = strength, size, flip
+
+    def box(self, height: int, width: int, generator: torch.Generator) -> list[int]:
+        return [0, 0, height, width]
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Flips [count], factors [count, 3] and orders [count, 3]."""
+        flips = _flips(count, self.flip, generator)
+        low, high = max(0.0, 1 - self.strength), 1 + self.strength
+        factors = low + (high - low) * torch.rand(count, 3, generator=generator, device=generator.device)
+        order = torch.rand(count, 3, generator=generator, device=generator.device).argsort(1)
+        return flips, factors, order
+
+    def apply(self, x: Tensor, flips: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+        x = mirror(resize(x, self.size), flips)
+        return jitter(x, factors, order) if self.strength > 0 else x.float()
+
+    rest = apply
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return self.apply(x, *self.draw(len(x), x.shape[2], x.shape[3], generator))
+
+
+Transform = RandomResizedCrop | ColourJitter
+TRANSFORMS: dict[str, type[Transform]] = {"crop": RandomResizedCrop, "jitter": ColourJitter}
+
+
+def _flips(count: int, flip: bool, generator: torch.Generator) -> Tensor:
+    return torch.rand(count, generator=generator, device=generator.device) < (0.5 if flip else 0.0)
+
+
+def resize(x: Tensor, size: int | None) -> Tensor:
+    """Whole images at another resolution; the same x where it has that size already."""
+    if size is None or tuple(x.shape[2:]) == (size, size):
+        return x
+    whole = torch.tensor([0, 0, *x.shape[2:]], device=x.device).repeat(len(x), 1)
+    return resized_crop(x, whole, (size, size))
+
+
+def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """(x/255 − mean)/std for pixels 0..255, channel by channel."""
+    mean_, std_ = (torch.tensor(values, device=x.device).view(1, -1, 1, 1) * 255 for values in (mean, std))
+    return (x - mean_).div_(std_)

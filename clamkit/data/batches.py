@@ -1,0 +1,133 @@
+"""From a dataset to the batches a model sees: one way for images in memory, one for image files.
+
+Either way the order, the crops and the flips are a function of the generator alone. Where `world` processes train
+together, number `rank` gets the samples rank, rank + world, rank + 2·world, … of every batch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from clamkit.data import augment
+from clamkit.data.augment import Transform
+from clamkit.data.readers import Files, refuse_bad
+
+Pairs = Iterator[tuple[Tensor, Tensor]]  # images, labels
+EVALUATION_BATCH = 500
+WORKERS = min(8, os.cpu_count() or 1)  # processes that decode image files
+
+
+class Batches:
+    """Training and evaluation batches on a device, normalised.
+
+    mean, std   three values on grey images repeat the channel, as the released code does
+    skip_bad    leave image files out that do not decode; they are named and counted
+    """
+
+    def __init__(
+        self,
+        transform: Transform,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        device: torch.device | str,
+        *,
+        size: int | None = None,
+        skip_bad: bool = False,
+        rank: int = 0,
+        world: int = 1,
+    ):
+        self.transform, self.mean, self.std = transform, mean, std
+        self.device, self.size, self.skip_bad = torch.device(device), size, skip_bad
+        self.rank, self.world = rank, world
+
+    def share(self, samples: Tensor) -> Tensor:
+        """This process's part of samples that all processes have."""
+        return samples[self.rank :: self.world]
+
+    def training(self, x: Tensor | Files, y: Tensor, batch_size: int, generator: torch.Generator) -> Pairs:
+        """The whole set once in random order, augmented, in batches of nearly equal size: (images, labels)."""
+        order = torch.randperm(len(x), generator=generator)
+        height, width = x.shape[2:]
+        drawn = self.transform.draw(len(x), height, width, generator)
+        parts = math.ceil(len(x) / batch_size)
+        if isinstance(x, Files):
+            split = [self.share(rows) for rows in torch.arange(len(x)).tensor_split(parts)]
+            seed = int(torch.randint(2**62, (1,), generator=generator))
+            for images, rows in self._decoded(_Reader(x, order, self.transform, seed), split):
+                images = self.transform.rest(images, *(part[rows].to(self.device) for part in drawn))
+                yield self._finish(images), y[order[rows].to(y.device)].to(self.device)
+        else:
+            cut = (part.to(x.device).tensor_split(parts) for part in (order, *drawn))  # no copy to wait for later
+            for batch in zip(*cut, strict=True):
+                chosen, *parameters = map(self.share, batch)
+                images = self.transform.apply(x.index_select(0, chosen), *parameters)
+                yield self._finish(images), y[chosen]
+
+    def plain(self, x: Tensor | Files, y: Tensor) -> Pairs:
+        """The whole set once in its own order, without augmentation: (images, labels)."""
+        if isinstance(x, Files):
+            split = self.share(torch.arange(len(x))).split(EVALUATION_BATCH)
+            for images, rows in self._decoded(_Reader(x, torch.arange(len(x))), split):
+                yield self._finish(images), y[rows].to(self.device)
+        else:
+            x, y = self.share(x), self.share(y)
+            for images, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
+                yield self._finish(augment.resize(images.to(self.device), self.size)), labels.to(self.device)
+
+    def _finish(self, images: Tensor) -> Tensor:
+        return augment.normalise(images, self.mean, self.std)  # the first convolution sees to the layout
+
+    def _decoded(self, reader: _Reader, split: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Decoded batches (images on the device, their positions) from worker processes."""
+        bad: list[str] = []
+        on_cuda = self.device.type == "cuda"
+        loader = DataLoader(
+            reader,
+            batch_sampler=[rows.tolist() for rows in split],
+            num_workers=WORKERS,
+            collate_fn=_collate,
+            pin_memory=on_cuda,
+        )
+        for images, rows, unreadable in loader:
+            bad += unreadable
+            if bad and not self.skip_bad:
+                refuse_bad(bad, len(reader), skip=False)
+            if images is not None:
+                yield images.to(self.device, non_blocking=on_cuda), rows
+        refuse_bad(bad, len(reader), skip=True)
+
+
+class _Reader(torch.utils.data.Dataset):
+    """Image files in a given order, cut to random boxes of the transform where there is one."""
+
+    def __init__(self, files: Files, order: Tensor, transform: Transform | None = None, seed: int = 0):
+        self.files, self.order, self.transform, self.seed = files, order, transform, seed
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, position: int) -> tuple[Tensor | None, int, str]:
+        index, transform = int(self.order[position]), self.transform
+        box = None
+        if transform is not None:
+            generator = torch.Generator().manual_seed(self.seed ^ index)
+
+            def box(height: int, width: int) -> list[int]:
+                return transform.box(height, width, generator)
+
+        try:
+            return self.files.read(index, box), position, ""
+        except OSError:
+            return None, position, str(self.files.files[index])
+
+
+def _collate(items: list[tuple[Tensor | None, int, str]]) -> tuple[Tensor | None, Tensor, list[str]]:
+    good = [(image, position) for image, position, _ in items if image is not None]
+    images = torch.stack([image for image, _ in good]) if good else None
+    return images, torch.tensor([position for _, position in good]), [name for *_, name in items if name]

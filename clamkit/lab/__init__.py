@@ -1,0 +1,1 @@
+"""The reproduction around the core: grids of runs, committed results, the paper's numbers and claims."""

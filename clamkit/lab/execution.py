@@ -1,0 +1,167 @@
+"""The one way notebooks are executed: papermill in a process of its own. Sweeps, reports and refreshing use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from clamkit import paths
+from clamkit.engine.config import RunConfig
+from clamkit.engine.store import RunStore
+from clamkit.errors import ClamkitError, not_installed
+from clamkit.lab.notebooks import notebook_parameters
+
+KERNEL_START_TIMEOUT_S = 300  # on a busy machine
+QUIET = {"CLAMKIT_PROGRESS": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # no bars, no debugger's warnings in outputs
+
+Outcome = tuple[RunConfig, str | None, float]  # the run, why it failed, seconds
+
+
+class Processes:
+    """Child processes that can all be ended when the work is stopped."""
+
+    def __init__(self) -> None:
+        self.running: set[subprocess.Popen] = set()
+        self.stopped = False
+        self.lock = threading.Lock()
+
+    def run(self, command: list[str], **options: Any) -> tuple[int, str]:
+        with self.lock:
+            if self.stopped:
+                raise KeyboardInterrupt
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options)
+            self.running.add(process)
+        _, stderr = process.communicate()
+        self.running.discard(process)
+        return process.returncode, stderr
+
+    def stop(self) -> None:
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                process.terminate()  # its kernel sees that it is gone and ends too
+
+
+def execute_notebook(
+    notebook: Path,
+    output: Path,
+    *,
+    parameters: dict[str, Any] | None = None,
+    environment: dict[str, str] | None = None,
+    processes: Processes | None = None,
+    figure_formats: Sequence[str] = ("png",),
+    cell_timeout_s: int | None = None,
+) -> str:
+    """Execute a notebook in its own folder and write it to `output`, as far as it came.
+
+    Returns "" or, where a cell failed, the traceback; its last line says what went wrong.
+    """
+    try:
+        import papermill  # noqa: F401  said here, where a person reads it, and not in the child
+    except ImportError:
+        raise not_installed("papermill", "lab") from None
+    formats = "{" + ", ".join(map(repr, figure_formats)) + "}"
+    job = {
+        "input_path": str(notebook),
+        "output_path": str(output),
+        "parameters": parameters,
+        "kernel_name": "python3",
+        "language": "python",
+        "start_timeout": KERNEL_START_TIMEOUT_S,
+        "execution_timeout": cell_timeout_s,
+        "progress_bar": False,
+        "coalesce_streams": True,
+        "extra_arguments": [f"--InlineBackend.figure_formats={formats}", "--IPKernelApp.log_level=40"],
+    }
+    command = [sys.executable, "-m", "clamkit.lab.child", str(os.getpid()), json.dumps(job)]
+    full = os.environ | QUIET | (environment or {})
+    code, stderr = (processes or Processes()).run(command, env=full, cwd=notebook.parent)
+    return (stderr or "papermill ended without a word") if code else ""
+
+
+def last_line(stderr: str) -> str:
+    return next((line for line in reversed(stderr.splitlines()) if line.strip()), "")
+
+
+def execute_run(
+    config: RunConfig, notebook: Path, root: Path, environment: dict[str, str], processes: Processes, patience_s: float
+) -> None:
+    """One run of a sweep: its notebook with the config's fields as parameters.
+
+    The executed notebook ends up in the run folder; if it fails, as failed.ipynb with the traceback in failed.txt.
+    If the sweep is killed its children end with it, a moment later: `patience_s` is how long to wait for that.
+    """
+    run = RunStore(root).run(config)
+    working, failed = run.folder / "running.ipynb", run.folder / "failed.txt"
+    parameters = _parameters(config, notebook_parameters(notebook))
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(run.folder / ".sweep.lock", timeout=patience_s):
+            with FileLock(run.folder / ".lock", timeout=patience_s):
+                if run.done and not run.damaged(checkpoint=False):  # made by another sweep in the meantime
+                    return
+            options = {"parameters": parameters, "environment": environment, "processes": processes}
+            error = execute_notebook(notebook, working, **options)
+            if processes.stopped and not run.done:
+                working.unlink(missing_ok=True)
+                raise KeyboardInterrupt
+            if error or not run.done:
+                if working.is_file():
+                    working.replace(run.folder / "failed.ipynb")
+                failed.write_text(error, encoding="utf-8")
+                raise ClamkitError(f"{last_line(error)} (see {paths.shown(failed)})")
+            working.replace(run.folder / "notebook.ipynb")
+            for leftover in (failed, run.folder / "failed.ipynb"):
+                leftover.unlink(missing_ok=True)
+    except Timeout:
+        raise ClamkitError("locked by another process; skipped.") from None
+    except OSError as error:
+        raise ClamkitError(f"cannot write to {paths.shown(run.folder)}: {error}.") from error
+
+
+def _parameters(config: RunConfig, known: set[str]) -> dict[str, Any]:
+    """The config as notebook parameters; fields the notebook has no parameter for travel in `options`."""
+    fields = config.model_dump(exclude_defaults=True)
+    own = {key: getattr(config, key) for key in RunConfig.model_fields if key in known}
+    return own | {"options": {key: value for key, value in fields.items() if key not in known}}
+
+
+def run_outcome(
+    config: RunConfig,
+    notebook: Path,
+    root: Path,
+    threads: int,
+    processes: Processes,
+    patience_s: float,
+    **environment: str,
+) -> Outcome:
+    """`execute_run`, timed, with a failure as a value."""
+    started = time.monotonic()
+    environment |= {"CLAMKIT_RUNS": str(root), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    error = None
+    try:
+        execute_run(config, notebook, root, environment, processes, patience_s)
+    except ClamkitError as refused:
+        error = str(refused)
+    return config, error, time.monotonic() - started
+
+
+def workers(jobs: int | None, missing: int) -> tuple[int, int]:
+    """(processes side by side, threads of each): one process for each GPU, or for each core without one.
+
+    Small models gain less from a second thread than a sweep from a second process (`make bench` measures it).
+    """
+    from torch.cuda import device_count
+
+    cores, gpus = os.cpu_count() or 1, device_count()
+    jobs = max(1, min(jobs or gpus or cores, missing))
+    return jobs, max(1, cores // jobs)

@@ -1,0 +1,95 @@
+"""Grids: the runs of a sweep, as YAML describes them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clamkit import paths
+from clamkit.engine.config import RunConfig
+from clamkit.errors import ClamkitError, not_installed, unknown
+
+KEYS = ("notebook", "fixed", "axes", "grids")
+MAX_RUNS = 100_000
+DEFAULT_NOTEBOOK = "10_train_fashion_mnist"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of the axes, each a run of one notebook; `fixed` holds for all. `parts` are further grids."""
+
+    name: str
+    notebook: str
+    axes: dict[str, list]
+    fixed: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[Grid, ...] = ()
+
+    @classmethod
+    def load(cls, grid: str | os.PathLike) -> Grid:
+        """A grid of notebooks/sweeps by name, or any YAML file by path."""
+        try:
+            import yaml
+        except ImportError:
+            raise not_installed("pyyaml", "lab") from None
+        path = Path(grid)
+        if path.suffix in (".yaml", ".yml"):
+            if not path.is_file():
+                raise ClamkitError(f"there is no file {paths.shown(path)}: give a YAML file, or a grid by name.")
+        else:
+            folder = paths.notebooks() / "sweeps"
+            path = folder / f"{grid}.yaml"
+            if not path.is_file():
+                raise unknown("grid", str(grid), [file.stem for file in folder.glob("*.yaml")])
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # safe_load also meets dates and depths
+            raise ClamkitError(f"{path} is not sound YAML: {error}") from error
+        return cls.parse(path.stem, content)
+
+    @classmethod
+    def parse(cls, name: str, content: Any) -> Grid:
+        """A grid from what its YAML holds."""
+        if not isinstance(content, dict) or not ("axes" in content or "grids" in content):
+            raise ClamkitError(f"grid {name} must hold `axes: {{field: [values]}}`, or `grids:` with a list of such.")
+        for key in content:
+            if key not in KEYS:
+                raise unknown(f"key in grid {name}", key, KEYS)
+        axes, fixed, grids = content.get("axes", {}), content.get("fixed") or {}, content.get("grids", [])
+        for what, part in (("axes", axes), ("fixed", fixed)):
+            if not isinstance(part, dict) or not all(isinstance(key, str) for key in part):
+                raise ClamkitError(f"`{what}` of grid {name} is {part!r}: it must be a mapping from fields to values.")
+        for key, values in axes.items():
+            if not isinstance(values, list) or not values:
+                raise ClamkitError(
+                    f"axis {key!r} of grid {name} is {values!r}: it must be a list of at least one value."
+                )
+            if key in fixed:
+                raise ClamkitError(f"{key!r} is fixed in grid {name} and an axis too: it can be one of the two.")
+        if (count := math.prod(map(len, axes.values()))) > MAX_RUNS:
+            raise ClamkitError(f"grid {name} has {count} runs: more than {MAX_RUNS} must be a mistake.")
+        notebook = content.get("notebook", DEFAULT_NOTEBOOK)
+        if not isinstance(notebook, str) or not isinstance(grids, list) or not all(isinstance(g, dict) for g in grids):
+            raise ClamkitError(f"grid {name}: `notebook` must be a name, and `grids` a list of grids.")
+        parts = []
+        for part in grids:
+            own = part.get("fixed") or {}
+            shared = {"notebook": notebook, "fixed": fixed | own if isinstance(own, dict) else own}
+            parts.append(cls.parse(name, shared | {key: part[key] for key in part if key != "fixed"}))
+        return cls(name, notebook, axes, fixed, tuple(parts))
+
+    def runs(self) -> dict[RunConfig, str]:
+        """Each run and the notebook that makes it, in order; a run that stands in two parts comes once."""
+        found = {}
+        if self.axes:
+            for values in itertools.product(*self.axes.values()):
+                found[RunConfig(**self.fixed, **dict(zip(self.axes, values, strict=True)))] = self.notebook
+        for part in self.parts:
+            found |= {config: name for config, name in part.runs().items() if config not in found}
+        return found
+
+    def configs(self) -> list[RunConfig]:
+        return list(self.runs())

@@ -1,0 +1,83 @@
+"""Notebooks as programs: the config their parameter cell describes, the names it has, and refreshing them in place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from clamkit import paths
+from clamkit.engine.config import RunConfig
+from clamkit.engine.recipes import paper_recipe
+from clamkit.errors import ClamkitError, not_installed, unknown
+
+PAPERMILL_MARK = "# Parameters"  # the first line of the cell papermill injects
+SCALES = ("small", "paper")
+
+
+def notebook_config(namespace: dict[str, Any], paper_dataset: str | None = None) -> RunConfig:
+    """The config that a notebook's parameter cell describes: pass `globals()`.
+
+    `options` (a dict) may hold any further field; `scale = "paper"` takes the paper's recipe for `paper_dataset`.
+    A parameter injected by papermill that the notebook does not know raises, where papermill itself only warns.
+    """
+    _check_injected(namespace)
+    fields = {key: namespace[key] for key in RunConfig.model_fields if key in namespace}
+    scale = namespace.get("scale", "small")
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    if scale == "paper" and paper_dataset:
+        fields |= paper_recipe(paper_dataset)
+    options = namespace.get("options") or {}
+    if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
+        raise ClamkitError(f"options={options!r} is not allowed: it must be a dict of further fields.")
+    return RunConfig(**(fields | options))
+
+
+def _check_injected(namespace: dict[str, Any]) -> None:
+    cells = [cell for cell in namespace.get("In", []) if cell.strip()]
+    marked = [i for i, cell in enumerate(cells) if cell.startswith(PAPERMILL_MARK)]
+    if not marked:
+        return
+    own = set().union(*(_assigned(cell) for cell in cells[: marked[0]]))
+    for name in sorted(_assigned(cells[marked[0]]) - own):
+        raise unknown("notebook parameter", name, own)
+
+
+def _assigned(source: str) -> set[str]:
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # a cell with magics
+        return set()
+    targets = [t for node in body if isinstance(node, ast.Assign) for t in node.targets]
+    targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def notebook_parameters(notebook: Path) -> set[str]:
+    """Names assigned in the cell tagged `parameters`."""
+    try:
+        import nbformat
+        from papermill import inspect_notebook
+    except ImportError as error:
+        raise not_installed(error.name or "papermill", "lab") from None
+    if not any("parameters" in cell.metadata.get("tags", []) for cell in nbformat.read(notebook, 4).cells):
+        raise ClamkitError(
+            f"{paths.shown(notebook)} has no cell tagged `parameters`: a sweep cannot set anything in it."
+        )
+    try:
+        return set(inspect_notebook(str(notebook)))
+    except ValueError as error:  # no kernel named, or none that papermill knows
+        raise ClamkitError(f"papermill cannot read {paths.shown(notebook)}: {error}") from error
+
+
+def strip(notebook: Any) -> None:
+    """Take out of an executed notebook what should not be committed: widget state, times, papermill's own notes."""
+    for name in ("widgets", "papermill"):
+        notebook.metadata.pop(name, None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        for name in ("execution", "papermill"):
+            cell.metadata.pop(name, None)
+        if cell.metadata.get("tags") == []:
+            del cell.metadata["tags"]

@@ -1,0 +1,128 @@
+"""The analysis notebooks, executed on the runs at hand, as one page."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from clamkit import __version__, paths
+from clamkit.errors import ClamkitError, not_installed, unknown
+from clamkit.files import atomic
+from clamkit.lab.execution import execute_notebook, last_line
+
+CELL_TIMEOUT_S = 600
+PAGE = """{% extends 'lab/index.html.j2' %}
+{% block html_head_js %}{% endblock %}
+{% block html_head_js_mathjax %}{% endblock %}
+{% block html_head_js_mermaidjs %}{% endblock %}
+{% block html_head_css %}<style>
+main { max-width: 66rem; margin: 2rem auto; }
+.jp-InputPrompt, .jp-OutputPrompt { display: none; }
+</style>{% endblock %}
+"""  # nbconvert's own page without what it would load from elsewhere
+
+
+def analysis_notebooks(names: Sequence[str] = ()) -> list[Path]:
+    """The notebooks that read finished runs (05 and 20 to 29), or those of them that are named."""
+    found = {path.stem: path for path in sorted(paths.notebooks().glob("*.ipynb")) if path.stem.startswith(("05", "2"))}
+    for name in names:
+        if name not in found:
+            raise unknown("analysis notebook", name, found)
+    return [path for name, path in found.items() if not names or name in names]
+
+
+def write(
+    notebooks: Sequence[Path], runs: str | os.PathLike | None = None, folder: Path | None = None, *, code: bool = False
+) -> Path:
+    """Execute notebooks on a runs folder; figures as PNG and PDF and one self-contained page, whose path is returned.
+
+    code: show the cells' code too. A notebook that fails is shown as far as it came, and named in an error at the end.
+    """
+    try:
+        import nbformat
+        from nbconvert.exporters import HTMLExporter
+    except ImportError as error:
+        raise not_installed(error.name or "nbconvert", "lab") from None
+
+    folder = folder or paths.figures()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = pool.map(lambda path: _execute(path, runs), notebooks)
+        executed = dict(zip(notebooks, tqdm(jobs, total=len(notebooks), unit="notebook", disable=None), strict=True))
+    failed = {path.stem: error for path, (_, error) in executed.items() if error}
+    page = nbformat.v4.new_notebook(metadata={"title": "clamkit report"})
+    page.cells = [nbformat.v4.new_markdown_cell(_index({p.stem: n for p, (n, _) in executed.items()}, failed))]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, (notebook, _) in executed.items():
+            for name, content in _figures(path.stem, notebook).items():
+                with atomic(folder / name) as temporary:
+                    temporary.write_bytes(content)
+            page.cells += notebook.cells
+        exporter = HTMLExporter(raw_template=PAGE, exclude_input=not code, embed_images=True)
+        html, _ = exporter.from_notebook_node(page)
+        with atomic(folder / "report.html") as temporary:
+            temporary.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise ClamkitError(f"cannot write to {paths.shown(folder)}: {error}.") from error
+    if failed:
+        name, why = next(iter(failed.items()))
+        raise ClamkitError(
+            f"{len(failed)} of {len(executed)} notebooks failed, {paths.shown(folder)} has the others. {name}: {why}"
+        )
+    return folder / "report.html"
+
+
+def _execute(path: Path, runs: str | os.PathLike | None) -> tuple[Any, str]:
+    """The executed notebook and, where a cell failed, the error. Figures come as PNG and PDF."""
+    import nbformat
+
+    environment = {"SOURCE_DATE_EPOCH": "0"}  # no time of day in the PDFs
+    if runs:
+        environment["CLAMKIT_RUNS"] = str(Path(runs).expanduser().resolve())
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, path.name)
+        options = {"environment": environment, "cell_timeout_s": CELL_TIMEOUT_S}
+        error = execute_notebook(path, output, figure_formats=("png", "pdf"), **options)
+        notebook = nbformat.read(output if output.is_file() else path, 4)
+    return notebook, last_line(error)
+
+
+def _figures(stem: str, notebook: Any) -> dict[str, bytes]:
+    """<notebook>-<number>.png and .pdf of its figures; the PDFs are then taken out of the notebook."""
+    from nbconvert.preprocessors import ExtractOutputPreprocessor
+
+    shown = [out for cell in notebook.cells for out in cell.get("outputs", []) if "image/png" in out.get("data", {})]
+    for number, output in enumerate(shown, 1):
+        output.metadata["filename"] = f"{stem}-{number}"
+    extract = ExtractOutputPreprocessor(extract_output_types={"image/png", "application/pdf"})
+    _, resources = extract.preprocess(copy.deepcopy(notebook), {"outputs": {}})
+    for output in shown:
+        output.data.pop("application/pdf", None)
+    return resources["outputs"]
+
+
+def _index(notebooks: dict[str, Any], failed: dict[str, str]) -> str:
+    """The head of the page: a link to each notebook and what its cells tagged `verdict` print."""
+    lines = [f"# clamkit report\n\nclamkit {__version__}. Each line leads to its notebook below.\n"]
+    for name, notebook in notebooks.items():
+        headings = (cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+        heading = next(text for text in headings if text.startswith("# ")).splitlines()[0].lstrip("# ")
+        lines.append(f"- [{name[:2]} · {heading}](#{heading.replace(' ', '-')})")
+        said = [
+            out.text
+            for cell in notebook.cells
+            if "verdict" in cell.metadata.get("tags", [])
+            for out in cell.get("outputs", [])
+            if out.output_type == "stream"
+        ]
+        said += [f"failed: {failed[name]}"] if name in failed else []
+        lines += [f"\n  ```\n{indent(text.strip(), '  ')}\n  ```\n" for text in said]
+    return "\n".join(lines)

@@ -1,0 +1,174 @@
+"""Results that travel with the project, so that the runs themselves need not.
+
+`data/results/<grid>.csv` has a row for each run (config, final metrics, wall time, versions), `<grid>.parquet` the
+weight and accuracies of each of their epochs and classes, and `class_names.json` what the classes are called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from clamkit import paths
+from clamkit.engine.config import RunConfig
+from clamkit.engine.store import COLUMNS, Run, RunStore, as_frame
+from clamkit.errors import ClamkitError
+from clamkit.files import atomic, write_json
+from clamkit.lab.grids import Grid
+from clamkit.metrics import METRICS
+
+FINAL = "final_accuracy"  # of a class under the final network; stands in the rows of the last epoch
+
+
+def folder() -> Path:
+    return paths.embedded() / "results"
+
+
+def save(grid: str, runs: Iterable[Run]) -> pd.DataFrame:
+    """Add finished runs to the committed results of a grid (a run that is there already is replaced); all its rows."""
+    runs = list(runs)
+    if runs:
+        rows = as_frame(runs).drop(columns="data_dir")
+        versions = pd.DataFrame([run.summary["versions"] for run in runs]).add_suffix("_version")
+        rows = pd.concat([rows, versions], axis=1)
+        rows.insert(0, "run", [run.name for run in runs])
+        histories = pd.concat([_history(run) for run in runs], ignore_index=True)
+        rows = _replace(rows_of(grid), rows).sort_values("run")
+        histories = _replace(histories_of(grid), histories).sort_values(["run", "epoch", "class"])
+        folder().mkdir(parents=True, exist_ok=True)
+        write_json(folder() / "class_names.json", class_names() | {run.config.dataset: run.class_names for run in runs})
+        with atomic(folder() / f"{grid}.csv") as temporary:
+            rows.to_csv(temporary, index=False)
+        with atomic(folder() / f"{grid}.parquet") as temporary:
+            histories.to_parquet(temporary, index=False, compression="zstd")
+    return rows_of(grid)
+
+
+def _history(run: Run) -> pd.DataFrame:
+    """The history in single precision (what is plotted needs no more), and the final accuracies with its last epoch."""
+    history = run.history.assign(run=run.name)
+    last = history["epoch"] == history["epoch"].max()
+    history.loc[last, FINAL] = run.test_accuracy.to_numpy()
+    types = {"epoch": "int16", "class": "int16"} | dict.fromkeys((*COLUMNS, FINAL), "float32")
+    return history[["run", *types]].astype(types)
+
+
+class CommittedRun(Run):
+    """A run of which only the committed results are at hand; reads like any other, but for its predictions."""
+
+    def __init__(self, row: dict[str, Any], history: pd.DataFrame):
+        self._row, self._history = row, history
+
+    def __repr__(self) -> str:
+        return f"CommittedRun({self.name})"
+
+    @property
+    def name(self) -> str:
+        return self._row["run"]
+
+    @cached_property
+    def config(self) -> RunConfig:
+        return RunConfig(**{k: v for k, v in self._row.items() if k in RunConfig.model_fields and not pd.isna(v)})
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        count = int(self._history["class"].max()) + 1
+        names = class_names().get(self.config.dataset) or [f"class {i}" for i in range(count)]
+        return {name: self._row[name] for name in (*METRICS, "seconds")} | {"class_names": names}
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        return self._history.drop(columns=["run", FINAL], errors="ignore").reset_index(drop=True)
+
+    @property
+    def test_accuracy(self) -> pd.Series:
+        """Of each class under the final network, by name.
+
+        Results without that column are from before it; none of their methods returned to an earlier network, so the
+        last epoch's is the same.
+        """
+        last = self._history[self._history["epoch"] == self._history["epoch"].max()].sort_values("class")
+        final = last[FINAL] if FINAL in last and last[FINAL].notna().any() else last["test_accuracy"]
+        return pd.Series(final.to_numpy(), index=self.class_names, name=self.config.method)
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        raise ClamkitError(
+            "committed results carry no predictions: train the run here (`make demo`, `clamkit train`) to see them."
+        )
+
+
+def committed_runs(grid: str) -> Iterator[CommittedRun]:
+    """The committed runs of a grid, in the order of their names."""
+    histories = dict(list(histories_of(grid).groupby("run", sort=False)))
+    for row in rows_of(grid).to_dict("records"):
+        if row["run"] in histories:
+            yield CommittedRun(row, histories[row["run"]])
+
+
+def runs_of(grid: str, configs: Iterable[RunConfig], store: RunStore | None = None) -> list[Run]:
+    """Runs by their configs, in that order: finished here, or else committed, for this grid first or for any other."""
+    store, configs = store or RunStore(), list(configs)
+    found: dict[str, Run] = {run.name: run for run in map(store.run, configs) if run.done}
+    wanted = [config.folder().as_posix() for config in configs]
+    missing = set(wanted) - set(found)
+    for name in [grid, *(other for other in grids() if other != grid)] if missing else []:
+        found |= {run.name: run for run in committed_runs(name) if run.name in missing and run.name not in found}
+    return [found[name] for name in wanted if name in found]
+
+
+def load_runs(grid: str, runs: str | os.PathLike | None = None) -> list[Run]:
+    """What there is of a grid, finished here or committed; says on one line what is missing and how to get it."""
+    configs = Grid.load(grid).configs()
+    found = runs_of(grid, configs, RunStore(runs))
+    missing = len(configs) - len(found)
+    hint = f"; `clamkit sweep {grid}` makes the other {missing}" if missing else ""
+    print(f"{grid}: {len(found)} of {len(configs)} runs at hand{hint}")
+    return found
+
+
+def _replace(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    if old.empty:
+        return new
+    return pd.concat([old[~old["run"].isin(new["run"].unique())], new], ignore_index=True)
+
+
+def rows_of(grid: str) -> pd.DataFrame:
+    """The committed rows of a grid; empty where there are none."""
+    path = folder() / f"{grid}.csv"
+    return _read(path, pd.read_csv) if path.is_file() else pd.DataFrame(columns=["run"])
+
+
+def histories_of(grid: str) -> pd.DataFrame:
+    path = folder() / f"{grid}.parquet"
+    return _read(path, pd.read_parquet) if path.is_file() else pd.DataFrame(columns=["run"])
+
+
+def class_names() -> dict[str, list[str]]:
+    """The names of the classes of each dataset that has committed runs."""
+    path = folder() / "class_names.json"
+    return _read(path, lambda file: json.loads(file.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def committed_seconds() -> dict[str, float]:
+    """All runs whose results are committed, of any grid: name and seconds taken."""
+    rows = [rows_of(grid) for grid in grids()]
+    return {name: seconds for part in rows for name, seconds in zip(part["run"], part["seconds"], strict=True)}
+
+
+def grids() -> list[str]:
+    """The grids that have committed results."""
+    return sorted(path.stem for path in folder().glob("*.parquet"))
+
+
+def _read(path: Path, reader: Any) -> Any:
+    try:
+        return reader(path)
+    except Exception as error:
+        raise ClamkitError(f"{paths.shown(path)} is damaged ({error}): restore it from the repository.") from error

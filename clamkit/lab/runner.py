@@ -1,0 +1,137 @@
+"""Sweeps: run what is missing of a grid, several notebooks side by side on this machine, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+from tqdm.auto import tqdm
+
+from clamkit import paths
+from clamkit.engine.config import RunConfig
+from clamkit.engine.store import RunFolder, RunStore
+from clamkit.errors import unknown
+from clamkit.lab import results
+from clamkit.lab.execution import Outcome, Processes, run_outcome, workers
+from clamkit.lab.grids import Grid
+
+ORPHAN_TIMEOUT_S = 10.0  # the kernel of a sweep that was killed may take so long to end
+START_UP_S = 8.0  # of a run that are not training: processes, imports, pictures
+
+
+def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
+    """One row for each run of a grid: its fields, state ("committed": its results are), and seconds taken or expected.
+
+    The estimate is the median time of an epoch of the grid's runs with the same dataset, model and image size, finished
+    here or (on whichever machine) committed, times the epochs, plus start-up; nan where there is nothing like it.
+    """
+    store, committed = RunStore(runs), results.committed_seconds()
+    rows = []
+    for config in grid.configs():
+        run, name = store.run(config), config.folder().as_posix()
+        state = "damaged" if run.done and run.damaged(checkpoint=False) else run.state
+        if state != "done" and name in committed:
+            state = "committed"
+        seconds = run.summary["seconds"] if state == "done" else committed.get(name, float("nan"))
+        rows.append(config.model_dump() | {"strength": config.strength, "state": state, "seconds": seconds})
+    frame = pd.DataFrame(rows)
+    alike = ["dataset", "model", "image_size", "batch_size"]
+    pace = (frame["seconds"] / frame["epochs"]).groupby([frame[key].map(repr) for key in alike]).transform("median")
+    estimate = pace * frame["epochs"] + START_UP_S
+    return frame.assign(seconds=frame["seconds"].fillna(estimate))
+
+
+def sweep(
+    grid: Grid,
+    *,
+    runs: str | os.PathLike | None = None,
+    jobs: int | None = None,
+    rerun: bool = False,
+    progress: bool = True,
+    scheduler: str | None = None,
+    data_dir: str | os.PathLike | None = None,
+) -> tuple[list[RunFolder], dict[str, str]]:
+    """Run what is missing of a grid; returns the runs that are finished here and, for those that failed, why.
+
+    A run whose results are committed (data/results) is not missing, unless `rerun`; one that is damaged is.
+
+    jobs: processes side by side; default one for each GPU, or one for each core with the threads shared out.
+    progress: a bar over the runs where there is a terminal; a line for each run is printed anyway.
+    scheduler: address of a Dask scheduler whose workers share the runs folder; default: this machine.
+    data_dir: where each run looks first for its dataset; it does not make it another run.
+    """
+    store = RunStore(runs)
+    made_by = grid.runs()
+    if data_dir:
+        place = {"data_dir": str(Path(data_dir).expanduser().resolve())}
+        made_by = {config.model_copy(update=place): name for config, name in made_by.items()}
+    missing = _missing(made_by, store, {} if rerun else results.committed_seconds())
+    if scheduler and missing:
+        from clamkit.lab.cluster import cluster_outcomes
+
+        outcomes = cluster_outcomes(scheduler, missing, store.root)
+    else:
+        outcomes = _local_outcomes(missing, store.root, jobs)
+    failed: dict[str, str] = {}
+    shown = progress and sys.stderr.isatty()
+    done_before = len(made_by) - len(missing)
+    bar = tqdm(total=len(made_by), initial=done_before, unit="run", desc=grid.name, disable=not shown)
+    with bar, closing(outcomes):
+        for config, error, seconds in outcomes:
+            label = f"{config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"
+            if error:
+                failed[str(config.folder())] = error
+                line = f"FAILED: {error}"
+            else:
+                summary = store.run(config).summary
+                line = f"average {summary['average']:.1%}  std {summary['std']:.1%}  worst {summary['worst']:.1%}"
+            bar.write(f"  {label}  {line}  ({seconds:.0f} s)", file=sys.stdout)
+            bar.update()
+    return [run for config in made_by if (run := store.run(config)).done], failed
+
+
+def _missing(made_by: dict[RunConfig, str], store: RunStore, committed: dict[str, float]) -> dict[RunConfig, Path]:
+    """The runs to make, each with its notebook."""
+    notebooks = {file.stem: file for file in paths.notebooks().glob("*.ipynb")}
+    missing = {}
+    for config, name in made_by.items():
+        if name not in notebooks:
+            raise unknown("notebook", name, notebooks)
+        run = store.run(config)
+        if run.damaged(checkpoint=False) if run.done else config.folder().as_posix() not in committed:
+            missing[config] = notebooks[name]
+    return missing
+
+
+def _local_outcomes(work: dict[RunConfig, Path], root: Path, jobs: int | None) -> Generator[Outcome, None, None]:
+    """The runs on this machine, several side by side; each as it ends."""
+    if not work:
+        return
+    from torch.cuda import device_count
+
+    jobs, threads = workers(jobs, len(work))
+    gpus, processes, slots = device_count(), Processes(), list(range(jobs))
+
+    def one(config: RunConfig) -> Outcome:
+        slot = slots.pop()
+        device = {"CUDA_VISIBLE_DEVICES": str(slot % gpus)} if gpus else {}
+        try:
+            return run_outcome(config, work[config], root, threads, processes, ORPHAN_TIMEOUT_S, **device)
+        finally:
+            slots.append(slot)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(one, config) for config in work]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            processes.stop()
+            raise

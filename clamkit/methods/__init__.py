@@ -1,0 +1,1 @@
+"""The min player: `specs` (every method by name, no torch), `weighters` (their state), `losses`."""

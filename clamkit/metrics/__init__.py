@@ -1,0 +1,49 @@
+"""Class accuracies, what they say about equity, and how sure that is. numpy, scipy and pandas; no torch."""
+
+from clamkit.metrics.accuracy import (
+    HIGHER_IS_BETTER,
+    METRICS,
+    TAIL,
+    class_accuracy,
+    fairness,
+    range_difference,
+    shot_groups,
+    tail_size,
+)
+from clamkit.metrics.history import fairness_over_epochs, order_agreement, settling_epoch
+from clamkit.metrics.statistics import (
+    LEVEL,
+    class_changes,
+    compare,
+    compare_groups,
+    decide,
+    holm,
+    overall_verdict,
+    sampling_std,
+    smallest_p,
+    wilson,
+)
+
+__all__ = [
+    "HIGHER_IS_BETTER",
+    "LEVEL",
+    "METRICS",
+    "TAIL",
+    "class_accuracy",
+    "class_changes",
+    "compare",
+    "compare_groups",
+    "decide",
+    "fairness",
+    "fairness_over_epochs",
+    "holm",
+    "order_agreement",
+    "overall_verdict",
+    "range_difference",
+    "sampling_std",
+    "settling_epoch",
+    "shot_groups",
+    "smallest_p",
+    "tail_size",
+    "wilson",
+]

@@ -1,0 +1,132 @@
+"""Class accuracies and how evenly they are spread (paper, appendix "Evaluation Metrics").
+
+Accuracies are fractions from 0 to 1 everywhere; the paper prints percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from clamkit.errors import ClamkitError, unknown
+
+TAIL = 0.10  # the paper's "worst 10 % of the classes"
+METRICS = ("average", "std", "cov", "range", "decile_range", "worst", "best")  # what `fairness` gives
+HIGHER_IS_BETTER = ("average", "worst", "best")  # of the others, lower
+SHOTS = (20, 100)  # a class has few training images below the first, many above the second
+
+
+def class_accuracy(y_true: ArrayLike, y_pred: ArrayLike, num_classes: int) -> np.ndarray:
+    """Share of each class's samples that were predicted right; nan where a class has no sample."""
+    y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
+    if y_true.shape != y_pred.shape or y_true.ndim != 1:
+        raise ClamkitError(
+            f"labels {y_true.shape} and predictions {y_pred.shape} must be two vectors of the same length."
+        )
+    if y_true.size and (y_true.min() < 0 or y_true.max() >= num_classes):
+        raise ClamkitError(
+            f"labels run from {y_true.min()} to {y_true.max()}: with {num_classes} classes "
+            f"they must lie in 0..{num_classes - 1}."
+        )
+    seen = np.bincount(y_true, minlength=num_classes)
+    right = np.bincount(y_true[y_true == y_pred], minlength=num_classes)
+    return np.divide(right, seen, out=np.full(num_classes, np.nan), where=seen > 0)
+
+
+def checked_accuracies(
+    acc: ArrayLike, classes: Sequence[Any] | pd.Index | None = None, rows: Sequence[str] | None = None
+) -> np.ndarray:
+    """Checked float64 array: a vector over classes or, where `rows` names the rows, rows × classes."""
+    acc = np.asarray(acc, dtype=np.float64)
+    if acc.ndim != (1 if rows is None else 2) or acc.shape[-1] < 2:
+        raise ClamkitError(
+            f"class accuracies have shape {acc.shape}: give one number for each of at least two classes."
+        )
+    bad = np.argwhere(~((acc >= 0) & (acc <= 1)))
+    if bad.size:
+        place = bad[0][-1] if classes is None else classes[bad[0][-1]]
+        where = "" if rows is None else f" in {rows[bad[0][0]]}"
+        raise ClamkitError(
+            f"the accuracy of class {place}{where} is {acc[tuple(bad[0])]}: accuracies are fractions from 0 to 1 "
+            f"({len(bad)} of {acc.size} are not; divide percentages by 100, leave classes without samples out)."
+        )
+    return acc
+
+
+def tail_size(num_classes: int, tail: float = TAIL) -> int:
+    """How many classes make a tail: the rounded share, at least one (10 classes: 1)."""
+    if not 0 < tail <= 1:
+        raise ClamkitError(f"tail={tail} is not a share of the classes: it must lie in (0, 1].")
+    return max(1, round(tail * num_classes))
+
+
+def fairness(acc: ArrayLike, tail: float = TAIL) -> pd.Series:
+    """How evenly accuracy is spread over the classes; all values are fractions, not percent.
+
+    average       μ, the mean over classes (the appendix lacks the 1/n)
+    std           with n − 1, as the paper
+    cov           std / average
+    range         max − min, the formula in the paper's appendix
+    decile_range  mean of the best tail − mean of the worst tail, what the paper's tables print
+    worst, best   the tail means
+    """
+    return pd.Series(fairness_of_rows(checked_accuracies(acc), tail))
+
+
+def fairness_of_rows(acc: np.ndarray, tail: float) -> dict[str, np.ndarray]:
+    """The metrics of `fairness` over the last axis."""
+    acc = np.sort(acc, axis=-1)
+    k = tail_size(acc.shape[-1], tail)
+    average, std = acc.mean(axis=-1), acc.std(axis=-1, ddof=1)
+    worst, best = acc[..., :k].mean(axis=-1), acc[..., -k:].mean(axis=-1)
+    with np.errstate(invalid="ignore"):  # nothing right in any class: 0 / 0 is nan
+        cov = std / average
+    return dict(zip(METRICS, (average, std, cov, acc[..., -1] - acc[..., 0], best - worst, worst, best), strict=True))
+
+
+def shot_groups(sizes: ArrayLike, bounds: tuple[int, int] = SHOTS) -> pd.Categorical:
+    """Which classes have many, a medium number of, or few training images; the usual split of long-tailed data.
+
+    sizes: training images of each class. Default bounds: many > 100, medium 20 to 100, few < 20.
+    """
+    sizes, (few, many) = np.asarray(sizes), bounds
+    if sizes.ndim != 1 or not sizes.size or not (sizes >= 0).all():
+        raise ClamkitError("sizes must be the number of training images of each class, 0 or more, in a vector.")
+    if not 0 < few <= many:
+        raise ClamkitError(f"bounds={bounds}: the bound of few must be above 0 and not above that of many.")
+    names = np.select([sizes > many, sizes >= few], ["many", "medium"], "few")
+    return pd.Categorical(names, ["many", "medium", "few"], ordered=True)
+
+
+def range_difference(
+    with_aug: Iterable[ArrayLike] | pd.DataFrame,
+    without_aug: ArrayLike,
+    *,
+    kind: str = "decile_range",
+    tail: float = TAIL,
+) -> pd.Series:
+    """What augmentation adds to the range (paper, table 2): range with − range without, over the augmented settings.
+
+    with_aug     class accuracies of each augmented setting (the paper: 7 crop lower bounds below 1), settings × classes
+    without_aug  class accuracies without augmentation
+    kind         decile_range, as the paper's tables, or range (max − min)
+
+    mean and std (n − 1; nan for one setting) of the differences, and their number n. Negative: augmentation evens out.
+    """
+    if kind not in ("range", "decile_range"):
+        raise unknown("kind of range", kind, ("range", "decile_range"))
+    base = fairness(without_aug, tail)[kind]
+    differences = []
+    for i, acc in enumerate(with_aug.to_numpy() if isinstance(with_aug, pd.DataFrame) else with_aug):
+        if np.shape(acc) != np.shape(without_aug):
+            given, wanted = np.shape(acc), np.shape(without_aug)
+            raise ClamkitError(f"augmented setting {i} has shape {given}, not {wanted}: give settings × classes.")
+        differences.append(fairness(acc, tail)[kind] - base)
+    if not differences:
+        raise ClamkitError("there is no augmented setting: give the class accuracies of at least one.")
+    spread = np.std(differences, ddof=1) if len(differences) > 1 else np.nan
+    return pd.Series({"mean": np.mean(differences), "std": spread, "n": len(differences)})

@@ -1,0 +1,91 @@
+"""Every rule by which class weights move, as a pure function of distributions: w (sum 1) → w (sum 1).
+
+The weighters of `clamkit.methods` and the game of `clamkit.theory.game` both play by these. v are class accuracies in
+[0, 1], losses class losses ≥ 0, n the number of classes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from clamkit.checks import step_size
+from clamkit.errors import ClamkitError, unknown
+from clamkit.metrics import tail_size
+from clamkit.theory.sets import PROJECTIONS, SymmetricSet, normalise
+
+MAPS = (*PROJECTIONS, "clip", "released")  # ways back into the set after a multiplicative step
+RELEASED_CLIP = (0.5, 2.0)  # bounds of the released code, for weights with mean 1
+
+
+def multiplicative_step(w: np.ndarray, v: np.ndarray, tau: float) -> np.ndarray:
+    """One hedge step x = w·exp(−τv) / Z (paper, eq. 8 before the projection).
+
+    v is shifted by its minimum first, so that a large τ cannot turn every entry into zero.
+    """
+    tau = step_size(tau)
+    alive = w > 0  # the shift is by the smallest v that still carries weight
+    return normalise(w * np.exp(-tau * np.maximum(v - v[alive].min(), 0)))
+
+
+def clip_renormalise(x: ArrayLike, low: float, high: float = np.inf) -> np.ndarray:
+    """clip(x, low, high) / Z, the map of the paper's proof (high = ∞) and of the released code.
+
+    Not a projection: the result may leave [low, high]. With low = 1/6, (.7, .25, .05) goes to (.627, .224, .149).
+    """
+    return normalise(np.clip(np.asarray(x, dtype=np.float64), low, high))
+
+
+def released_clip(x: np.ndarray) -> np.ndarray:
+    """Clip to [1/(2n), 2/n] and renormalise, as the released code does."""
+    low, high = RELEASED_CLIP
+    return clip_renormalise(x, low / len(x), high / len(x))
+
+
+def into_set(x: np.ndarray, S: SymmetricSet, projection: str) -> np.ndarray:
+    """π(x) by name: a projection on S, `clip` to its bounds (the proof's map), or the `released` clip."""
+    if projection == "released":
+        return released_clip(x)
+    if projection in PROJECTIONS:
+        return S.project(x, projection)
+    if projection != "clip":
+        raise unknown("projection", projection, MAPS)
+    if S.bounds is None:
+        raise ClamkitError(
+            f"projection='clip' needs bounds on each weight, which {type(S).__name__} does not have: "
+            "use LowerBounded or Box, or project by 'euclidean' or 'kl'."
+        )
+    return clip_renormalise(x, *S.bounds)
+
+
+def clam(w: np.ndarray, v: np.ndarray, S: SymmetricSet, tau: float, projection: str) -> np.ndarray:
+    """w ← π(w·exp(−τv)/Z): the paper's eq. 8."""
+    return into_set(multiplicative_step(w, v, tau), S, projection)
+
+
+def tilted(w: np.ndarray, losses: np.ndarray, gamma: float) -> np.ndarray:
+    """w ← (1 − γ)w + γ·softmax(losses): TCE (paper, appendix "Baselines")."""
+    return (1 - gamma) * w + gamma * normalise(np.exp(losses - losses.max()))
+
+
+def gini(badness: np.ndarray, alpha: float, w_min: float) -> np.ndarray:
+    """w_i ∝ max(α^(rank_i − 1), w_min), rank 1 the largest `badness`: GGF (paper, appendix "Baselines")."""
+    rank = np.empty(len(badness), dtype=np.int64)
+    rank[np.argsort(-badness, kind="stable")] = np.arange(len(badness))
+    return normalise(np.maximum(alpha**rank, w_min))
+
+
+def star_adapted(w: np.ndarray, losses: np.ndarray, alpha: float, k: int) -> np.ndarray:
+    """w ← αw + (1 − α)/(K·|worst|) on the worst tenth by loss, then the released clip: the CLAM authors' APStar."""
+    worst = np.zeros(len(w), dtype=bool)
+    worst[np.argsort(-losses, kind="stable")[: tail_size(len(w))]] = True
+    return released_clip(_toward(w, worst, alpha, k))
+
+
+def star_original(w: np.ndarray, losses: np.ndarray, alpha: float, k: int, best: float) -> np.ndarray:
+    """The same toward the classes with a loss ≥ the best worst loss so far, without a clip (Martinez et al. 2020)."""
+    return normalise(_toward(w, losses >= best, alpha, k))
+
+
+def _toward(w: np.ndarray, chosen: np.ndarray, alpha: float, k: int) -> np.ndarray:
+    return alpha * w + (1 - alpha) * chosen / (chosen.sum() * k)

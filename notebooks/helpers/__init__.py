@@ -1,0 +1,7 @@
+"""What one notebook alone needs: its figures and its computations. Notebooks say `from helpers import run_figures`.
+
+theory_figures  notebooks 01 to 03
+paper_audit     the paper's tables checked against themselves: notebook 04, quoted in 25, 26, 28 and 29
+run_figures     notebooks 05 and 21 to 29
+real_labels     notebook 29
+"""

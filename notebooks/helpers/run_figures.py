@@ -1,0 +1,274 @@
+"""Figures of runs that one notebook alone draws. Each returns a matplotlib Figure.
+
+05  price, tenths, front (accuracy against equity: not in the paper)
+21  fairness_training (the paper's figure 3)
+23  worst_class_curves (its figures 6 to 10)
+25  over_tau (its table on the step size)
+27  weights_and_accuracies, weight_moves (its comparison with APStar)
+28  shot_groups (iNaturalist)
+29  real_labels (ReaL)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from clamkit import Run
+from clamkit.plots import (
+    COLOURS,
+    MARKERS,
+    PERCENT,
+    TITLES,
+    WIDTH,
+    epoch_axis,
+    label,
+    method_legend,
+    method_lines,
+    styled,
+)
+
+
+@styled
+def fairness_training(history: pd.DataFrame) -> Figure:
+    """std and COV of the test accuracies over the epochs, averaged over runs: the paper's figure 3."""
+    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.4))
+    keys = ["method", "strength", "seed", "epoch"]
+    spread = history.groupby(keys, sort=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
+    spread["cov"] = spread["std"] / spread["mean"]
+    for axis, metric in zip(axes, ("std", "cov"), strict=True):
+        method_lines(spread, "epoch", metric, axis, errorbar=None, markevery=3)
+        epoch_axis(axis, TITLES[metric])
+    axes[0].yaxis.set_major_formatter(PERCENT)
+    method_legend(figure, spread["method"], ncols=5)
+    return figure
+
+
+@styled
+def worst_class_curves(classes: pd.DataFrame, most: int = 10) -> Figure:
+    """Accuracy of the x-th worst class under each method, averaged over runs (the paper's appendix on worst classes).
+
+    classes: columns method, strength, seed, class and test_accuracy.
+    """
+    figure, axis = plt.subplots(figsize=(6.4, 3.4))
+    ranked = classes.assign(
+        rank=classes.groupby(["method", "strength", "seed"])["test_accuracy"].rank(method="first").astype(int)
+    )
+    method_lines(ranked[ranked["rank"] <= most], "rank", "test_accuracy", axis, errorbar=None)
+    axis.set(xlabel="x-th worst class", ylabel="test accuracy", title="The worst classes of each method")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.yaxis.set_major_formatter(PERCENT)
+    method_legend(figure, ranked["method"], "outside right center", ncols=1)
+    return figure
+
+
+@styled
+def over_tau(frame: pd.DataFrame, printed: pd.DataFrame) -> Figure:
+    """Metrics against the step size τ: ours above, a line for each method; below what the paper prints.
+
+    frame    as `as_frame` gives it
+    printed  the τ table of `paper.results()`
+    """
+    metrics = {"average": "average", "std": "std", "decile_range": "range", "worst": "worst"}  # ours: the paper's name
+    figure, axes = plt.subplots(2, len(metrics), figsize=(WIDTH, 4.4), sharex=True)
+    order = [f"{tau:g}" for tau in sorted(frame["tau"].unique())]
+    ours = frame.assign(tau=pd.Categorical(frame["tau"].map("{:g}".format), order))
+    paper = printed.assign(tau=printed["method"].str.removeprefix("tau=").astype(float).map("{:g}".format))
+    paper["value"] /= 100
+    for (above, below), (metric, name) in zip(axes.T, metrics.items(), strict=True):
+        method_lines(ours, "tau", metric, above)
+        for (dataset, rows), line in zip(
+            paper[paper["metric"] == name].groupby("dataset"), ("-o", "--s"), strict=False
+        ):
+            below.plot(rows["tau"], rows["value"], line, color="#555555", label=f"paper, {dataset}")
+        above.set_title(TITLES[metric])
+        below.set_xlabel("τ")
+        for axis in (above, below):
+            axis.yaxis.set_major_formatter(PERCENT)
+    axes[0, 0].set_ylabel("our runs")
+    axes[1, 0].set_ylabel("the paper's table")
+    method_legend(figure, frame["method"])
+    figure.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+@styled
+def front(frame: pd.DataFrame, classes: int = 10) -> Figure:
+    """Average accuracy against the std of the classes: all methods, and CLAM as the floor or the step size moves.
+
+    frame: as `as_frame` gives it, of one strength. Means over seeds, with standard errors as crosses.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.3), sharex=True, sharey=True)
+    frame = frame.assign(floor=frame["u_min"].astype(float).fillna(0.5 / classes) * classes, step=frame["tau"])
+    usual = {"floor": 0.5, "step": 1.0}
+    for axis, (moving, title) in zip(
+        axes, {"floor": "the floor n·u_min", "step": "the step size τ"}.items(), strict=True
+    ):
+        (other,) = set(usual) - {moving}
+        own = frame[frame[other] == usual[other]]
+        groups = own.groupby(["method", moving], sort=False)[["average", "std"]]
+        mean, error = 100 * groups.mean(), 100 * groups.sem().fillna(0)
+        for method in own["method"].unique():
+            x, y = (mean.loc[method][name].sort_index() for name in ("average", "std"))
+            dx, dy = (error.loc[method][name].sort_index() for name in ("average", "std"))
+            look = {"color": COLOURS[method], "marker": MARKERS[method], "ms": 5, "lw": 1, "elinewidth": 0.7}
+            axis.errorbar(x, y, dy, dx, **look)
+            if len(x) > 1:
+                place = {"xytext": (4, 3) if method == "clam" else (4, -9), "textcoords": "offset points"}
+                for value, at in zip(x.index, zip(x, y, strict=True), strict=True):
+                    axis.annotate(f"{value:g}", at, size=6.5, color=COLOURS[method], **place)
+        axis.set(title=f"CLAM's path: {title}", xlabel="average accuracy, %")
+    axes[0].set_ylabel("std over classes, points (lower is fairer)")
+    method_legend(figure, frame["method"], ncols=5)
+    return figure
+
+
+Tables = Mapping[str, Mapping[str, pd.DataFrame]]  # title of a panel → method → `metrics.compare` to Normal
+
+
+@styled
+def price(tables: Tables) -> Figure:
+    """What methods gain in equity (downwards) and pay in average accuracy (leftwards), with intervals."""
+
+    def draw(axis: Axes, middle: pd.Series, below: pd.Series, above: pd.Series, look: dict) -> None:
+        errors = ([[below[name]], [above[name]]] for name in ("std", "average"))
+        axis.errorbar(middle["average"], middle["std"], *errors, ls="", **look)
+
+    across, up = "average accuracy, points against Normal", "std over classes, points against Normal (lower is fairer)"
+    figure = _against_normal(tables, draw, across, up)
+    for axis in figure.axes[: len(tables)]:
+        axis.axvline(0, color="#555555", lw=0.8, zorder=1)
+    return figure
+
+
+@styled
+def tenths(tables: Tables) -> Figure:
+    """Who gains and who pays: accuracy against Normal's by the rank of a class, a row of a table for each tenth."""
+
+    def draw(axis: Axes, middle: pd.Series, below: pd.Series, above: pd.Series, look: dict) -> None:
+        axis.errorbar(middle.index, middle, [below, above], lw=1, **look | {"ms": 4.5})
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    across = "tenths of the classes, from the worst to the best of each run"
+    return _against_normal(tables, draw, across, "accuracy, points against Normal")
+
+
+def _against_normal(tables: Tables, draw, across: str, up: str) -> Figure:
+    """A panel for each kind of images. A method may be followed by a setting ("clam, τ = 0.1"): hollow marks."""
+    rows = -(-len(tables) // 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(WIDTH, 0.7 + 2.2 * rows), squeeze=False)
+    for axis, (title, methods) in zip(axes.flat, tables.items(), strict=False):
+        axis.axhline(0, color="#555555", lw=0.8)
+        for name, table in methods.items():
+            method, _, setting = name.partition(", ")
+            look = {"color": COLOURS[method], "marker": MARKERS[method], "ms": 6, "elinewidth": 1}
+            look |= {"label": f"{label(method)}, {setting}", "mfc": "white"} if setting else {"label": label(method)}
+            middle, low, high = (100 * table[column] for column in ("mean_difference", "ci_low", "ci_high"))
+            draw(axis, middle, middle - low, high - middle, look)
+        axis.set_title(title)
+    for axis in axes.flat[len(tables) :]:
+        axis.set_axis_off()
+    drawn = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=5)
+    figure.supxlabel(across, fontsize=9)
+    figure.supylabel(up, fontsize=9)
+    return figure
+
+
+@styled
+def weights_and_accuracies(runs: Sequence[Run]) -> Figure:
+    """The paper's comparison with APStar: weights and test accuracies of all classes over the epochs, side by side."""
+    figure, axes = plt.subplots(2, len(runs), figsize=(WIDTH, 4.4), sharex=True, sharey="row", squeeze=False)
+    for (above, below), run in zip(axes.T, runs, strict=True):
+        for axis, column in ((above, "weight"), (below, "test_accuracy")):
+            axis.plot(run.wide(column), lw=1.2)
+        above.set_title(label(run.config.method))
+        below.set_xlabel("epoch")
+        below.xaxis.set_major_locator(MaxNLocator(integer=True))
+        below.yaxis.set_major_formatter(PERCENT)
+    axes[0, 0].set_ylabel("class weight (mean 1)")
+    axes[1, 0].set_ylabel("test accuracy")
+    if len(runs[0].class_names) <= 10:
+        figure.legend(axes[0, 0].lines, runs[0].class_names, loc="outside lower center", ncols=5)
+    return figure
+
+
+@styled
+def weight_moves(moves: pd.DataFrame) -> Figure:
+    """How far the class weights move from one epoch to the next, a panel for each value of `panel`.
+
+    moves: columns panel, method, epoch and move (mean over classes of |Δw|, for weights with mean 1).
+    """
+    panels = moves["panel"].unique()
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.8), sharey=True, squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        method_lines(
+            moves[moves["panel"] == panel],
+            "epoch",
+            "move",
+            axis,
+            errorbar=None,
+            markevery=max(1, moves["epoch"].nunique() // 5),
+        )
+        epoch_axis(axis, str(panel))
+    axes[0, 0].set(yscale="log", ylabel="mean change of a class")
+    method_legend(figure, moves["method"])
+    return figure
+
+
+@styled
+def shot_groups(groups: pd.DataFrame) -> Figure:
+    """Test accuracy by size of the class, a panel for each strength of the crop, a mark for each method.
+
+    groups: columns method, strength, seed, shots (ordered) and test_accuracy, one row for each run and group.
+    """
+    import seaborn as sns
+
+    strengths = sorted(groups["strength"].unique(), reverse=True)
+    figure, axes = plt.subplots(1, len(strengths), figsize=(WIDTH, 3.0), sharey=True, squeeze=False)
+    for axis, strength in zip(axes[0], strengths, strict=True):
+        methods = list(groups["method"].unique())
+        look = {
+            "palette": [COLOURS[m] for m in methods],
+            "hue_order": methods,
+            "markers": [MARKERS[m] for m in methods],
+        }
+        rows = groups[groups["strength"] == strength]
+        sns.pointplot(
+            rows, x="shots", y="test_accuracy", hue="method", ax=axis, legend=False, dodge=0.5, linestyle="none",
+            errorbar="sd", err_kws={"lw": 1}, ms=5, **look,
+        )  # fmt: skip
+        axis.set(
+            title=f"crop ≥ {strength:g}" if strength < 1 else "no crop", xlabel="training images of a class", ylabel=""
+        )
+        axis.yaxis.set_major_formatter(PERCENT)
+    axes[0, 0].set_ylabel("test accuracy")
+    method_legend(figure, groups["method"])
+    return figure
+
+
+@styled
+def real_labels(accuracy: pd.DataFrame) -> Figure:
+    """Accuracy of each class by its original label (across) and by ReaL labels (up), a panel for each model.
+
+    accuracy: columns original, real and model, a row for each class.
+    """
+    models = accuracy["model"].unique()
+    width = min(3.5 * len(models), WIDTH)
+    figure, axes = plt.subplots(1, len(models), figsize=(width, 0.6 + width / len(models)), sharey=True, squeeze=False)
+    low = max(0, accuracy[["original", "real"]].min().min() - 0.05)
+    for axis, model in zip(axes[0], models, strict=True):
+        rows = accuracy[accuracy["model"] == model]
+        axis.plot([0, 1], [0, 1], color="#999999", lw=0.8, zorder=1)
+        look = {"s": 22, "alpha": 0.9} if len(rows) <= 30 else {"s": 7, "alpha": 0.4}
+        axis.scatter(rows["original"], rows["real"], color=COLOURS["clam"], **look)
+        axis.set(title=model, xlabel="by the original label", xlim=(low, 1.02), ylim=(low, 1.02), aspect="equal")
+        axis.xaxis.set_major_formatter(PERCENT)
+        axis.yaxis.set_major_formatter(PERCENT)
+    axes[0, 0].set_ylabel("accuracy by ReaL labels")
+    return figure

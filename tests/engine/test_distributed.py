@@ -1,0 +1,150 @@
+"""One training on several processes started by torchrun, against the same training on one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+import torch
+
+from clamkit.data.augment import RandomResizedCrop
+from clamkit.data.batches import Batches
+from clamkit.engine import distributed
+from clamkit.engine.config import RunConfig
+from clamkit.engine.loop import train
+from clamkit.engine.store import COLUMNS, RunStore
+
+LOST = ("The same command resumes", "lost another one and stops")
+
+
+@pytest.fixture
+def config(small_npz):
+    """57 images in batches of 19 (an odd number), and a network without batch statistics: exactly comparable."""
+    x = dict(np.load(small_npz))
+    np.savez(small_npz, **(x | {"x_train": x["x_train"][:57], "y_train": x["y_train"][:57]}))
+    return RunConfig(dataset=str(small_npz), model="tiny_vit", epochs=3, batch_size=20, lr=0.05, tau=4.0)
+
+
+def torchrun(config: RunConfig, processes: int, runs: Path) -> subprocess.Popen:
+    words = [f"--{k.replace('_', '-')}={v}" for k, v in config.identity().items()]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", "clamkit", "train", *words, f"--runs={runs}", "--device=cpu"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def agree(one: pd.DataFrame, other: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(one[["epoch", "class"]], other[["epoch", "class"]])
+    np.testing.assert_allclose(one[list(COLUMNS)], other[list(COLUMNS)], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(config, tmp_path):
+    alone = train(config, runs=tmp_path / "alone")
+    assert alone.history["weight"].std() > 0.01
+    process = torchrun(config, 2, tmp_path / "two")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert said.count("clam on") == 1, "the first process speaks for all"
+    together = RunStore(tmp_path / "two").run(config)
+    agree(alone.history, together.history)
+    pd.testing.assert_frame_equal(alone.predictions, together.predictions)
+
+
+@pytest.mark.slow
+def test_a_killed_process_stops_all_and_the_run_goes_on_with_another_number(config, tmp_path):
+    config = config.model_copy(update={"epochs": 30, "lr": 0.003})
+    run = RunStore(tmp_path / "two").run(config)
+    process = torchrun(config, 2, tmp_path / "two")
+    while not (run.folder / "checkpoint.previous.pt").is_file():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    victims = [p for p in psutil.Process(process.pid).children() if p.environ().get("RANK") == "1"]
+    victims[0].send_signal(signal.SIGKILL)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert any(words in said for words in LOST), said
+    assert not run.done
+    resumed = train(config, runs=tmp_path / "two")
+    agree(train(config, runs=tmp_path / "alone").history, resumed.history)
+
+
+@pytest.mark.slow
+def test_more_processes_than_images_in_a_batch(config, tmp_path):
+    process = torchrun(config.model_copy(update={"batch_size": 1}), 2, tmp_path)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert "cannot be shared by 2 processes" in said
+
+
+TOGETHER = """
+import sys, torch, torch.distributed as dist
+from clamkit.data.augment import RandomResizedCrop
+from clamkit.data.batches import Batches
+from clamkit.engine import distributed as d
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+assert (d.world_size(), d.rank()) == (2, rank)
+samples = torch.arange(11)
+mine = Batches(RandomResizedCrop(1.0), (0.0,), (1.0,), "cpu", rank=d.rank(), world=d.world_size()).share(samples)
+assert mine.tolist() == list(range(rank, 11, 2))
+assert d.gather(mine).tolist() == samples.tolist()
+values = torch.arange(11.0) ** 2
+mean = values[rank::2].mean() * d.loss_scale(len(mine), samples.device)
+dist.all_reduce(mean)
+assert torch.allclose(mean / 2, values.mean()), "6 and 5 samples: the mean of the means, scaled, is the mean"
+buffers = [torch.full((2,), float(rank)), torch.tensor(10 + rank)]
+d.broadcast(buffers)
+assert [b.tolist() for b in buffers] == [[0.0, 0.0], 10]
+path = sys.argv[2] + ".made"
+def make():
+    try:
+        open(path, "x").close()
+        return "made"
+    except FileExistsError:
+        return "found"
+assert d.main_process_first(make) == ("made" if rank == 0 else "found")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_share_gather_and_agree(tmp_path):
+    command = [sys.executable, "-c", TOGETHER]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "meet")], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    for process in processes:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+
+
+def test_alone_nothing_is_waited_for(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert (distributed.world_size(), distributed.rank()) == (1, 0)
+    part = torch.arange(5)
+    assert distributed.gather(part) is part
+    assert distributed.loss_scale(7, part.device) == 1.0
+    assert distributed.main_process_first(lambda: "made") == "made"
+    distributed.broadcast([part])
+    assert part.tolist() == [0, 1, 2, 3, 4]
+    with distributed.group(torch.device("cpu")) as device:
+        assert device == torch.device("cpu")
+        assert not torch.distributed.is_initialized()
+
+
+def test_shares_are_disjoint_and_whole_together():
+    samples, world = torch.arange(11), 3
+    parts = [
+        Batches(RandomResizedCrop(1.0), (0.0,), (1.0,), "cpu", rank=rank, world=world).share(samples)
+        for rank in range(world)
+    ]
+    assert sorted(torch.cat(parts).tolist()) == samples.tolist()
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1

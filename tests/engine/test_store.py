@@ -1,0 +1,255 @@
+"""Runs on disk: nothing lost or read wrong when a file is damaged, locked, another's or not there."""
+
+import json
+from contextlib import suppress
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from filelock import FileLock
+
+from clamkit.engine.config import RunConfig
+from clamkit.engine.loop import train
+from clamkit.engine.store import COLUMNS, RESULTS, Run, RunFolder, RunStore, as_frame, read_history
+from clamkit.errors import ClamkitError
+from clamkit.files import sha256, write_json
+from clamkit.metrics import METRICS
+
+
+def flips(raw: bytes, step: int = 1):
+    for place in range(0, 8 * len(raw), step):
+        hurt = bytearray(raw)
+        hurt[place // 8] ^= 1 << place % 8
+        yield bytes(hurt)
+
+
+def flip_middle(path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+# ------------------------------------------------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), 29])
+def test_bits_of_an_unfinished_config(tmp_path, step):
+    """Its folder is named after it: another value of anything that has an effect is seen."""
+    config = RunConfig(dataset="mine.npz", method="clam_ratio", ratio=3.0, lr=0.05, epochs=7, seed=3)
+    run = RunStore(tmp_path).run(config)
+    run.folder.mkdir(parents=True)
+    path = run.folder / "config.json"
+    write_json(path, config.model_dump())
+    other = 0  # flips after which it still reads as a config, but as another one
+    for hurt in flips(path.read_bytes(), step):
+        path.write_bytes(hurt)
+        with suppress(ValueError, TypeError):
+            other += RunConfig(**json.loads(hurt)).identity() != config.identity()
+        try:
+            assert RunFolder(run.folder).config.identity() == config.identity()
+        except ClamkitError as error:
+            assert "damaged" in str(error)  # noqa: PT017 — either is right, the wrong config is not
+    assert other > 30 / step, "or there was nothing to see"
+
+
+@pytest.mark.parametrize("step", [pytest.param(61, marks=pytest.mark.slow), 607])
+def test_bits_of_an_unfinished_history(tmp_path, step):
+    rng = np.random.default_rng(0)
+    run = RunFolder(tmp_path)
+    run.save_history({name: torch.from_numpy(rng.random((4, 3))) for name in COLUMNS})
+    path, right = tmp_path / "history.parquet", run.history
+    refused = 0
+    for hurt in flips(path.read_bytes(), step):  # 61: every byte now and then, each bit of it in turn
+        path.write_bytes(hurt)
+        try:
+            assert RunFolder(tmp_path).history.equals(right)
+        except ClamkitError:
+            refused += 1
+    assert refused > 6100 / step
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "history.parquet", "config.json"])
+def test_truncated_files_are_set_aside_and_the_run_goes_on(config, interrupted, tmp_path, caplog, name, same_bits):
+    run = interrupted(config, 2)
+    path = run.folder / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    done = train(config)
+    assert "set aside" in caplog.text
+    assert (run.folder / f"{name}.damaged-1").is_file()
+    same_bits(done, train(config, runs=tmp_path / "whole"))
+
+
+def test_flipped_byte_in_a_checkpoint_is_seen(config, interrupted, tmp_path, caplog, same_bits):
+    run = interrupted(config, 3)
+    flip_middle(run.folder / "checkpoint.pt")
+    done = train(config)
+    assert "checkpoint.pt is damaged" in caplog.text
+    same_bits(done, train(config, runs=tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("name", ["history.parquet", "summary.json", "predictions.parquet", "checkpoint.pt", "DONE"])
+def test_damage_to_a_finished_run_is_repaired(config, tmp_path, name, same_bits):
+    run = train(config)
+    assert run.damaged() == []
+    flip_middle(run.folder / name)
+    if name == "DONE":
+        assert run.damaged(), "itself, or the file whose sum it no longer has"
+    else:
+        assert run.damaged() == [name]
+        assert run.damaged(checkpoint=False) == [name] * (name != "checkpoint.pt")
+    again = train(config)
+    assert again.damaged() == []
+    same_bits(again, train(config, runs=tmp_path / "whole"))
+
+
+def test_damaged_or_missing_results_read_as_a_sentence(config, interrupted):
+    run = interrupted(config, 1)
+    with pytest.raises(ClamkitError, match="not finished"):
+        _ = run.summary
+    (run.folder / "history.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ClamkitError, match="damaged"):
+        _ = RunFolder(run.folder).history
+
+
+def test_results_without_done_are_not_read(config):
+    """Cut off between the last result and DONE: nothing vouches for what is there."""
+    run = train(config)
+    (run.folder / "DONE").unlink()
+    for name in ("summary", "predictions"):
+        with pytest.raises(ClamkitError, match="not finished"):
+            getattr(RunFolder(run.folder), name)
+    assert RunFolder(run.folder).config == config
+
+
+def test_a_history_with_other_columns_is_no_history(tmp_path):
+    pd.DataFrame({"epoch": [1], "loss": [0.5]}).to_parquet(tmp_path / "history.parquet")
+    with pytest.raises(ValueError, match="its columns are epoch, loss"):
+        read_history((tmp_path / "history.parquet").read_bytes())
+
+
+# ------------------------------------------------------------------------------------------ whose folder, which state
+
+
+def test_a_finished_run_is_only_read(config):
+    run = train(config)
+    before = (run.folder / "checkpoint.pt").stat().st_mtime_ns
+    train(config)
+    assert (run.folder / "checkpoint.pt").stat().st_mtime_ns == before
+
+
+def test_folder_of_another_config_is_refused(config):
+    run = RunStore().run(config)
+    run.folder.mkdir(parents=True)
+    other = config.model_copy(update={"lr": 0.5})
+    (run.folder / "config.json").write_text(json.dumps(other.model_dump()))
+    with pytest.raises(ClamkitError, match=r"another config \(different: lr\)"):
+        train(config)
+    assert json.loads((run.folder / "config.json").read_text())["lr"] == 0.5, "nothing was overwritten"
+
+
+def test_two_processes_never_train_the_same_run(config, monkeypatch):
+    monkeypatch.setattr("clamkit.engine.store.LOCK_TIMEOUT_S", 0.05)
+    run = RunStore().run(config)
+    run.folder.mkdir(parents=True)
+    with FileLock(run.folder / ".lock"):
+        assert run.state == "running"
+        with pytest.raises(ClamkitError, match="locked by another process"):
+            train(config)
+    assert train(config).state == "done"
+
+
+def test_read_only_runs_folder(config, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClamkitError, match="cannot write to"):
+        train(config, runs=tmp_path / "file" / "runs")
+
+
+def test_states_of_a_run(tmp_path):
+    config = RunConfig()
+    run = RunStore(tmp_path).run(config)
+    assert run.state == "missing"
+    run.folder.mkdir(parents=True)
+    assert run.state == "missing", "an empty folder is no run"
+    with run.locked():
+        run.claim(config)
+        assert run.state == "running"
+    assert run.state == "stopped"
+    assert "not finished" in repr(run)
+    assert RunStore(tmp_path).runs() == []
+    assert RunStore(tmp_path).runs(finished=False)[0].config == config
+    (run.folder / "failed.txt").write_text("why")
+    assert run.state == "failed"
+    write_json(run.folder / "DONE", {})
+    assert run.state == "done"
+    assert len(RunStore(tmp_path).runs()) == 1
+
+
+def test_leftovers_of_a_killed_process_are_taken_away(tmp_path):
+    config = RunConfig()
+    run = RunStore(tmp_path).run(config)
+    run.folder.mkdir(parents=True)
+    (run.folder / ".checkpoint.pt.abcd.tmp").write_bytes(b"half")
+    with run.locked():
+        run.claim(config)
+    assert not list(run.folder.glob("*.tmp"))
+
+
+def test_the_checkpoint_before_stays_until_the_run_is_done(tmp_path):
+    run = RunFolder(tmp_path)
+    for epoch in (1, 2, 3):
+        run.save_checkpoint({"epoch": epoch})
+    assert run.load_checkpoint() == {"epoch": 3}
+    assert RunFolder.read_checkpoint(tmp_path / "checkpoint.previous.pt") == {"epoch": 2}
+    flip_middle(tmp_path / "checkpoint.pt")
+    assert run.load_checkpoint() == {"epoch": 2}
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_done_vouches_for_every_result(config):
+    run = train(config)
+    sums = json.loads((run.folder / "DONE").read_text())
+    assert sums == {name: sha256((run.folder / name).read_bytes()) for name in RESULTS}
+
+
+# ----------------------------------------------------------------------------------------------- runs as such, tables
+
+
+def test_any_run_has_a_name_and_wide_columns(memory_run):
+    run = memory_run([[0.5, 0.7, 0.9], [0.6, 0.8, 1.0]], weight=[[1, 1, 1], [1.5, 1.0, 0.5]], method="tce", seed=4)
+    assert isinstance(run, Run)
+    assert run.name == run.config.folder().as_posix()
+    assert run.name.startswith("fashion_mnist_mini/tce/crop-0.3/seed4-")
+    wide = run.wide("weight")
+    assert wide.columns.to_list() == run.class_names == ["class 0", "class 1", "class 2"]
+    assert wide.index.to_list() == [1, 2]
+    assert wide.loc[2].to_list() == [1.5, 1.0, 0.5]
+
+
+def test_a_table_of_runs(memory_run):
+    runs = [memory_run([0.5, 0.7, 0.9], seed=1), memory_run([0.6, 0.6, 0.6], seed=2, augmentation="jitter")]
+    frame = as_frame(runs)
+    assert frame["seed"].to_list() == [1, 2]
+    assert frame["average"].to_list() == pytest.approx([0.7, 0.6])
+    assert frame["std"].to_list() == pytest.approx([0.2, 0.0])
+    assert frame["range"].to_list() == pytest.approx([0.4, 0.0])
+    assert frame["strength"].to_list() == [0.3, 0.3]
+    assert "class_names" not in frame
+    empty = as_frame([])
+    assert len(empty) == 0
+    assert {*METRICS, "method", "seed", "strength"} <= set(empty.columns)
+    assert set(empty[list(METRICS)].dtypes) == {np.dtype(float)}
+
+
+def test_the_stores_table_is_the_one_of_its_runs(config):
+    runs = [train(config.model_copy(update={"epochs": 1, "seed": seed})) for seed in (1, 2)]
+    frame = RunStore().frame()
+    pd.testing.assert_frame_equal(frame.drop(columns="folder"), as_frame(RunStore().runs()), check_like=True)
+    assert set(frame["folder"]) == {str(run.folder) for run in runs}
+
+
+def test_a_store_without_runs(tmp_path):
+    store = RunStore(tmp_path / "nothing")
+    assert store.runs() == []
+    assert store.frame().empty
+    assert not (tmp_path / "nothing").exists(), "looking makes no folder"

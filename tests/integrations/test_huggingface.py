@@ -1,0 +1,119 @@
+"""CLAM in the Hugging Face Trainer ends with the weights of the plain loop."""
+
+import json
+
+import pytest
+import torch
+
+from clamkit import CLAM, ClamkitError
+
+from .training import BATCH, EPOCHS, IMAGES, Images, Model, assert_same, plain, sgd, skip_without_bf16
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'clamkit[integrations]'")
+pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'clamkit[integrations]'")
+
+from transformers import Trainer, TrainingArguments
+
+from clamkit.integrations.huggingface import ClamCallback
+
+
+class Named(Model):
+    """A model as the Trainer wants it: named inputs, a dict of outputs."""
+
+    def forward(self, x):
+        return {"logits": super().forward(x)}
+
+
+def hugging_face(folder, weighter, *, labels=None, train_data=None, **settings):
+    clam, model = ClamCallback(weighter), Named()
+    optimizer = sgd(model)
+    settings = {"num_train_epochs": EPOCHS, "save_strategy": "no", "per_device_train_batch_size": BATCH} | settings
+    settings = {"label_names": ["labels"]} | settings
+    args = TrainingArguments(
+        str(folder),
+        train_sampling_strategy="sequential",
+        max_grad_norm=0.0,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        logging_strategy="no",
+        **settings,
+    )
+    images = train_data or Images(named=True)
+    if labels is not None:
+        images.y = labels
+    return Trainer(
+        model,
+        args,
+        train_dataset=images,
+        eval_dataset=images,
+        compute_loss_func=clam.loss,
+        callbacks=[clam],
+        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "bf16"), [(1, False), (2, False), pytest.param(1, True, marks=pytest.mark.slow)]
+)
+def test_hugging_face_with_evaluation(tmp_path, accumulate, bf16):
+    if bf16:
+        skip_without_bf16()
+    weighter = CLAM(10)
+    trainer = hugging_face(
+        tmp_path,
+        weighter,
+        eval_strategy="steps",  # in the middle of epochs too
+        eval_steps=3,
+        per_device_train_batch_size=BATCH,
+        gradient_accumulation_steps=accumulate,
+        bf16=bf16,
+    )
+    trainer.train()
+    assert_same(weighter, plain(accumulate, bf16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [4, 10, 14])  # in an epoch, at the end of one, in the last one
+def test_hugging_face_resume_keeps_the_weights(tmp_path, step):
+    reference = plain()
+    first = hugging_face(tmp_path / "first", CLAM(10), save_strategy="steps", save_steps=step, max_steps=step)
+    first.train()
+    weighter = CLAM(10)
+    again = hugging_face(tmp_path / "elsewhere", weighter, save_strategy="steps", save_steps=step)
+    again.train(resume_from_checkpoint=str(tmp_path / "first" / f"checkpoint-{step}"))
+    assert_same(weighter, reference)
+
+
+def test_hugging_face_streams_of_unknown_length(tmp_path):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            images = Images(named=True)
+            return (images[i] for i in range(IMAGES))
+
+    weighter = CLAM(10)
+    hugging_face(tmp_path, weighter, train_data=Stream(), max_steps=2 * IMAGES // BATCH + 1).train()
+    assert_same(weighter, plain())  # two passes, and a batch of a third
+
+
+@pytest.mark.slow
+def test_hugging_face_tells_what_is_wrong(tmp_path):
+    soft = torch.full((IMAGES, 10), 0.1)
+    with pytest.raises(ClamkitError, match="Soft labels"):
+        hugging_face(tmp_path, CLAM(10), labels=soft).train()
+    with pytest.raises(ClamkitError, match="set label_names="):
+        hugging_face(tmp_path, CLAM(10), label_names=[]).train()
+    trainer = hugging_face(tmp_path, CLAM(10))
+    trainer.compute_loss_func = None
+    trainer.compute_loss = lambda model, inputs, **kw: model(inputs["x"])["logits"].mean()
+    with pytest.raises(ClamkitError, match="no training batch was counted"):
+        trainer.train()
+    hugging_face(tmp_path, CLAM(10), save_strategy="steps", save_steps=4, max_steps=4).train()
+    with pytest.raises(ClamkitError, match="not those of this CLAM for 12 classes"):
+        hugging_face(tmp_path, CLAM(12)).train(resume_from_checkpoint=True)
+    file = tmp_path / "checkpoint-4" / "trainer_state.json"
+    state = json.loads(file.read_text())
+    del state["stateful_callbacks"]["clamkit"]
+    file.write_text(json.dumps(state))
+    with pytest.warns(UserWarning, match="step 4 has no class weights"):
+        hugging_face(tmp_path, CLAM(10)).train(resume_from_checkpoint=True)

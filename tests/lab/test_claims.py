@@ -1,0 +1,194 @@
+"""What is called supported: against cases worked by hand."""
+
+from base64 import b64decode
+from functools import partial
+from itertools import product
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+
+from clamkit import RunStore
+from clamkit.lab import claims, results
+from clamkit.lab.claims import (
+    FASHION,
+    SMALLER,
+    Finding,
+    against_normal,
+    as_markdown,
+    by_images,
+    growth,
+    in_readme,
+    paired,
+    seed_by_seed,
+    table,
+)
+from clamkit.lab.grids import Grid
+
+
+def finding(values, wanted=-1, kind="paper", **more) -> Finding:
+    return Finding(kind, "a claim", "here", "std", pd.Series(values, dtype=float), wanted, **more)
+
+
+def test_verdicts():
+    clear = -np.linspace(1, 2, 12)
+    mixed = np.tile([1.0, -1.1], 6)
+    leaning = np.r_[-np.linspace(1, 2, 9), 1.2, 1.3, 1.4]
+    found = table([finding(x) for x in (clear, -clear, mixed, clear[:5], [], leaning)])
+    assert found["verdict"].tolist() == [
+        "supported",
+        "the opposite",
+        "not supported",
+        "not decidable",
+        "no runs yet",
+        "not decidable",
+    ]
+    assert found["n"].tolist() == [12, 12, 12, 5, 0, 12]
+    assert found["effect"][0] == pytest.approx(-1.5)
+    assert found["low"][0] < -1.5 < found["high"][0] < 0
+    # 12 differences of one sign: p = 2/2¹², times the five rows that have any
+    assert found["p"][0] == pytest.approx(5 * 2**-11)
+
+
+def test_rows_of_one_kind_are_corrected_together():
+    clear = -np.linspace(1, 2, 12)
+    alone = table([finding(clear)])["p"][0]
+    both = table([finding(clear), finding(clear, kind="open"), finding(clear, kind="open")])["p"]
+    assert both.tolist() == pytest.approx([alone, 2 * alone, 2 * alone])
+
+
+def test_a_cost_within_its_margin():
+    cost = np.linspace(-0.7, -0.3, 12)
+    found = table([finding(cost, +1, margin=1.0), finding(cost, +1), finding(3 * cost, +1, margin=1.0)])
+    assert found["verdict"].tolist() == ["supported"] + 2 * ["the opposite"]
+    assert found["effect"][0] == pytest.approx(-0.5)
+    assert found["low"][0] < -0.5 < found["high"][0] < 0, "the interval is that of the cost itself"
+
+
+def test_pairs_and_growth_by_hand():
+    rows = [
+        {"method": method, "strength": strength, "seed": seed, "decile_range": value + 0.01 * seed, "std": value}
+        for (method, base), (strength, more), seed in product(
+            [("normal", 0.2), ("clam", 0.1)], [(1.0, 0.0), (0.3, 0.3)], [0, 1]
+        )
+        for value in [base + more * (2 if method == "normal" else 1)]
+    ]
+    frame = pd.DataFrame(rows)
+    assert growth(frame, "normal").tolist() == pytest.approx([60, 60])
+    assert growth(frame, "clam").tolist() == pytest.approx([30, 30])
+    assert growth(frame[frame["strength"] < 1], "clam").empty, "nothing to compare with"
+    assert paired(frame, "clam", "normal", "std").tolist() == pytest.approx([-10, -10, -40, -40])
+    lacking = frame.drop(index=frame.index[0])
+    assert len(paired(lacking, "clam", "normal", "std")) == 3, "only settings that both have"
+    looks = pd.concat([frame.assign(look="epoch"), frame.assign(look="pass", std=frame["std"] - 0.01 * frame["seed"])])
+    assert sorted(paired(looks, "pass", "epoch", "std", by="look")) == pytest.approx(4 * [-1] + 4 * [0]), (
+        "of one method"
+    )
+
+
+def cells(frame: pd.DataFrame) -> list[list[str]]:
+    lines = as_markdown(frame).replace("\N{NO-BREAK SPACE}", " ").splitlines()
+    return [line.strip("| ").split(" | ") for line in lines]
+
+
+def test_as_text():
+    clear = -np.linspace(1, 2, 12)
+    found = [
+        Finding("paper", claim, where, what, pd.Series(values, dtype=float), -1, printed)
+        for claim, where, what, values, printed in (
+            ("a", "here", "std", clear, -0.5),
+            ("a", "there", "std", -clear, None),
+            ("a", "here", "COV", [3.0], None),
+            ("a", "there", "COV", [], None),
+        )
+    ]
+    header, _, first, second = cells(table(found))
+    assert header == ["here", "there"]
+    assert [first[0], second[0]] == ["a: *std*", "*COV*"], "a claim is written once"
+    assert first[1].startswith("**supported** (12)<br>−1.5 [−1.")
+    assert first[1].endswith("<br>p 0.001, paper −0.5")  # 3 · 2⁻¹¹
+    assert first[2].startswith("**the opposite** (12)<br>+1.5 [+1.")
+    assert second[1:] == ["**not decidable** (1)<br>+3.0<br>p 1.000", "no runs yet"], "one value has no interval"
+    edge = table([finding([-1.0])]).assign(p=0.0503)
+    assert "p 0.0503" in cells(edge)[-1][1], "more digits where three would not tell"
+
+
+def test_open_questions_as_text():
+    clear = -np.linspace(1, 2, 12)
+    asked = table([finding(values, kind="open") for values in (clear, -clear)]).assign(where=["here", "there"])
+    _, better, worse = cells(asked)[-1]
+    assert better.startswith("**better** (12)<br>−1.5")
+    assert worse.startswith("**worse** (12)<br>+1.5")
+
+
+def test_seed_by_seed():
+    rows = [
+        {"method": method, "strength": strength, "seed": seed, "std": 0.1 - clam * (0.01 * seed + 0.001 * strength)}
+        for (method, clam), strength, seed in product([("normal", 0), ("clam", 1)], [0.3, 0.6, 0.8, 1.0], [0, 1, 2])
+    ]
+    found = seed_by_seed({"here": pd.DataFrame(rows)}, ["std"])
+    assert found.loc[("here", "std"), ["seed 0", "seed 1", "seed 2"]].tolist() == pytest.approx(
+        [-0.0675, -1.0675, -2.0675]
+    )
+    # the same order of three seeds under all four crops: χ² = 12/(4·3·4)·(4² + 8² + 12²) − 3·4·4 = 8 with 2 degrees
+    assert found["p"].item() == pytest.approx(np.exp(-4))
+    lacking = [row for row in rows if row["seed"] < 2]
+    assert seed_by_seed({"here": pd.DataFrame(lacking)}, ["std"])["p"].isna().all(), "two seeds are too few to ask"
+
+
+def test_tenths_and_the_smaller_step(memory_run):
+    def fake_run(method, accuracy, tau=1.0):
+        return memory_run(accuracy, method=method, tau=tau, crop_lower_bound=0.3)
+
+    normal, clam = np.linspace(0.2, 0.99, 20), np.linspace(0.5, 0.88, 20)
+    crop = [fake_run("normal", normal[::-1]), fake_run("clam", clam)]
+    steps = [fake_run("clam", clam), fake_run("clam", normal, tau=0.1), fake_run("clam_kl", clam, tau=0.1)]
+    images = by_images(lambda grid: {"mini_crop": crop, "mini_tau": steps}.get(grid, []))
+    here = images[FASHION].set_index("method")
+    assert list(here.index) == ["normal", "clam", SMALLER]
+    assert here.loc["normal", 1] == pytest.approx(normal[:2].mean()), "two of twenty classes are the worst tenth"
+    assert here.loc["clam", 10] == pytest.approx(clam[-2:].mean())
+    found = against_normal(images, claims.TENTHS)
+    assert found[FASHION]["clam"].loc[1, "mean_difference"] == pytest.approx(clam[:2].mean() - normal[:2].mean())
+    assert list(against_normal(images, ["std"], ["clam"])[FASHION]) == ["clam"]
+    assert found["CIFAR-10"] == {}
+
+
+def test_without_any_runs():
+    found = claims.findings(lambda grid: [])
+    assert set(found["verdict"]) == {"no runs yet"}
+    assert "no runs yet" in as_markdown(found[found["kind"] == "paper"])
+    assert seed_by_seed(claims.by_images(lambda grid: []))["p"].isna().all()
+
+
+def committed(tmp_path, grid: str) -> list:
+    return results.runs_of(grid, Grid.load(grid).configs(), RunStore(tmp_path))
+
+
+@pytest.mark.slow
+def test_the_readme_says_what_the_committed_results_say(tmp_path, root):
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    found = claims.findings(partial(committed, tmp_path))
+    assert in_readme(readme, found) == readme, "python notebooks/refresh.py 05_what_we_found"
+    assert as_markdown(found[found["kind"] == "paper"]) in readme
+
+
+def test_writing_the_findings_into_a_readme():
+    found = table([finding(-np.linspace(1, 2, 12))])
+    text = in_readme("before\n\n<!-- findings -->\nold\n<!-- -->\nafter <!-- -->\n", found)
+    assert text.startswith("before\n\n<!-- findings -->\n\n|  | here |\n| --- | --- |\n| a claim: *std* | **supported**")
+    assert text.endswith("|\n\n<!-- -->\nafter <!-- -->\n")
+    assert "old" not in text
+    assert in_readme(text, found) == text, "writing twice changes nothing"
+
+
+def test_the_readmes_figures_are_those_of_the_notebook(root):
+    notebook = nbformat.read(root / "notebooks" / "05_what_we_found.ipynb", 4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    assert len(shown) == 4
+    for number, picture in enumerate(shown, 1):
+        name = f"figures/05_what_we_found-{number}.png"
+        assert name in (root / "README.md").read_text(encoding="utf-8")
+        assert (root / name).read_bytes() == b64decode(picture), "python notebooks/refresh.py 05_what_we_found"

@@ -1,0 +1,67 @@
+"""Grids: what their YAML may hold, and that the project's own are sound."""
+
+import pytest
+
+from clamkit import RunConfig, paths
+from clamkit.engine.recipes import paper_recipe
+from clamkit.errors import ClamkitError
+from clamkit.lab import paper
+from clamkit.lab.grids import Grid
+from clamkit.lab.runner import sweep
+
+
+def test_grid_is_the_product_of_its_axes(tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text("fixed: {epochs: 2}\naxes: {method: [normal, clam], seed: [0, 1, 2]}\n")
+    configs = Grid.load(path).configs()
+    assert len(configs) == len(set(configs)) == 6
+    assert configs[4] == RunConfig(epochs=2, method="clam", seed=1)
+    assert len(Grid.load("demo").configs()) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("axes: {metod: [clam]}", "unknown setting 'metod'"),
+        ("axes: {method: []}", "list of at least one value"),
+        ("axes: {method: clam}", "list of at least one value"),
+        ("axes: {epochs: [many]}", "epochs='many'"),
+        ("axis: {method: [clam]}\naxes: {seed: [0]}", "unknown key in grid grid 'axis'"),
+        ("- 1", "must hold"),
+        ("axes: {a: [", "not sound YAML"),
+        ("notebook: 99_none\naxes: {seed: [0]}", "unknown notebook '99_none'"),
+    ],
+)
+def test_bad_grids(tmp_path, text, message):
+    path = tmp_path / "grid.yaml"
+    path.write_text(text)
+    with pytest.raises(ClamkitError, match=message):
+        sweep(Grid.load(path), progress=False)
+
+
+@pytest.mark.parametrize("name", [file.stem for file in (paths.notebooks() / "sweeps").glob("*.yaml")])
+def test_every_grid_is_sound(name):
+    made_by = Grid.load(name).runs()
+    assert set(made_by.values()) <= {file.stem for file in paths.notebooks().glob("*_train_*.ipynb")}
+    folders = [config.folder() for config in made_by]
+    assert len(folders) == len(set(folders))
+    for config in made_by:
+        if name.startswith("paper_"):
+            expected = paper_recipe(config.dataset)
+            assert {key: getattr(config, key) for key in expected} == expected
+
+
+def test_the_papers_grid_has_every_cell_of_its_tables():
+    made_by = Grid.load("paper_crop").runs()
+    assert len(made_by) == 5 * 6 * 8
+    cells = {(config.dataset, config.method) for config in made_by}
+    printed = paper.results().query("table == 'fairness_crop'")
+    assert cells == set(zip(printed["dataset"], printed["method"], strict=True))
+    assert sorted({config.crop_lower_bound for config in made_by}) == list(paper.CROP_LOWER_BOUNDS)
+
+
+def test_a_missing_file_is_called_missing(tmp_path):
+    with pytest.raises(ClamkitError, match="there is no file .*none.yaml"):
+        Grid.load(tmp_path / "none.yaml")
+    with pytest.raises(ClamkitError, match="unknown grid 'dmeo'. Did you mean 'demo'"):
+        Grid.load("dmeo")

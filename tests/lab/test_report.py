@@ -1,0 +1,78 @@
+"""The analysis notebooks as one page."""
+
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from clamkit.errors import ClamkitError
+from clamkit.lab import report
+
+
+def notebook(folder, name, *cells):
+    made = nbformat.v4.new_notebook()
+    made.cells = [nbformat.v4.new_markdown_cell(f"# About {name}\n\nA claim.")]
+    for source, *tags in cells:
+        made.cells.append(nbformat.v4.new_code_cell(source, metadata={"tags": tags}))
+    path = folder / f"{name}.ipynb"
+    nbformat.write(made, path)
+    return path
+
+
+@pytest.mark.slow
+def test_one_page_with_index_figures_and_nothing_from_elsewhere(tmp_path):
+    draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+    evil = "import pandas as pd\npd.DataFrame({'class': ['<script>alert(1)</script>']})"
+    where = "import os\nprint('runs in', os.path.basename(os.environ['CLAMKIT_RUNS']))"
+    first = notebook(tmp_path, "20_first", (draw,), (where, "verdict"))
+    second = notebook(tmp_path, "21_second", (evil,), ("print('<b>bold</b>')", "verdict"))
+    page = report.write([first, second], runs=tmp_path / "mine", folder=tmp_path / "out")
+    assert sorted(path.name for path in page.parent.iterdir()) == ["20_first-1.pdf", "20_first-1.png", "report.html"]
+    assert (page.parent / "20_first-1.pdf").read_bytes()[:5] == b"%PDF-"
+    text = page.read_text(encoding="utf-8")
+    index = text[: text.index("A claim")]
+    assert "runs in mine" in index
+    for heading in ("About-20_first", "About-21_second"):
+        assert f'href="#{heading}"' in index
+        assert f'id="{heading}"' in text
+    assert "<script>alert" not in text
+    assert "<b>bold" not in text
+    assert text.count("<img") == 1
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
+    assert "plt.plot" not in text
+
+
+@pytest.mark.slow
+def test_a_failing_notebook_does_not_stop_the_others(tmp_path):
+    good = notebook(tmp_path, "21_good", ("print(6 * 7)", "verdict"))
+    bad = notebook(tmp_path, "20_bad", ("1 / 0",))
+    with pytest.raises(ClamkitError, match="1 of 2 notebooks failed.*20_bad: ZeroDivisionError"):
+        report.write([bad, good], folder=tmp_path / "out")
+    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "42" in text
+    assert "failed: ZeroDivisionError" in text
+
+
+def test_bad_input(tmp_path):
+    with pytest.raises(ClamkitError, match="unknown analysis notebook '20_fairness'.*20_fairness_tables"):
+        report.analysis_notebooks(["20_fairness"])
+    (tmp_path / "file").touch()
+    with pytest.raises(ClamkitError, match="cannot write"):
+        report.write([], folder=tmp_path / "file")
+
+
+def test_the_analysis_notebooks_need_no_script_for_formulas():
+    for path in report.analysis_notebooks():
+        for cell in nbformat.read(path, 4).cells:
+            assert cell.cell_type != "markdown" or "$" not in cell.source, path.stem
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    """A real analysis notebook on committed results: its page and figures."""
+    words = [sys.executable, "-m", "clamkit", "report", "21_fairness_over_training", "--out", str(tmp_path / "out")]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "report.html, its figures beside it" in said
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".html", ".png", ".pdf"}

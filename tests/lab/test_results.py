@@ -1,0 +1,129 @@
+"""Results that travel without their runs."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from clamkit import RunConfig, RunStore, paths, train
+from clamkit.engine.store import RunFolder, as_frame
+from clamkit.errors import ClamkitError
+from clamkit.lab import results
+from clamkit.lab.grids import Grid
+from clamkit.lab.runner import plan, sweep
+from clamkit.lab.tables import all_epochs, final_classes
+
+NOTEBOOK = "10_train_fashion_mnist"
+
+
+@pytest.fixture
+def grid(small_npz, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "embedded", lambda: tmp_path / "data")
+    return Grid("small", NOTEBOOK, {"seed": [0, 1]}, {"dataset": str(small_npz), "epochs": 2})
+
+
+def test_rows_and_histories_are_what_the_runs_say(grid):
+    runs = [train(config) for config in grid.configs()]
+    assert len(results.save("small", runs[:1])) == 1
+    rows = results.save("small", runs)
+    assert len(rows) == 2, "a run that is there is replaced, not doubled"
+    assert rows["run"].tolist() == sorted(run.name for run in runs)
+    by_run = rows.set_index("run")
+    for run in runs:
+        row = by_run.loc[run.name]
+        assert row["std"] == pytest.approx(run.summary["std"])
+        assert row["torch_version"] == run.summary["versions"]["torch"]
+        history = results.histories_of("small").query("run == @run.name").reset_index(drop=True)
+        assert np.allclose(history["weight"], run.history["weight"], atol=1e-6)
+    fields = {name: None if pd.isna(value) else value for name, value in by_run.iloc[0].items()}
+    assert (
+        RunConfig(**{k: v for k, v in fields.items() if k in RunConfig.model_fields}).folder().as_posix()
+        == by_run.index[0]
+    )
+
+
+@pytest.mark.slow
+def test_a_committed_run_is_not_run_again(grid, tmp_path):
+    runs = [train(config) for config in grid.configs()]
+    results.save("small", runs)
+    elsewhere = tmp_path / "elsewhere"
+    finished, failed = sweep(grid, runs=elsewhere, progress=False)
+    assert (finished, failed) == ([], {})
+    planned = plan(grid, elsewhere)
+    assert planned["state"].tolist() == ["committed", "committed"]
+    assert planned["seconds"].tolist() == pytest.approx([run.summary["seconds"] for run in runs]), (
+        "what they took is known too"
+    )
+    finished, _ = sweep(grid, runs=elsewhere, rerun=True, progress=False)
+    assert len(finished) == 2
+
+
+def test_committed_runs_read_like_runs(grid, tmp_path):
+    runs = [train(config) for config in grid.configs()]
+    results.save("small", runs)
+    elsewhere = RunStore(tmp_path / "elsewhere")
+    recorded = results.runs_of("small", grid.configs(), elsewhere)
+    assert [type(run) for run in recorded] == [results.CommittedRun] * 2
+    shared = results.runs_of("another", grid.configs()[1:], elsewhere)
+    assert [run.name for run in shared] == [runs[1].name], "whichever grid it was committed for"
+    for run, known in zip(recorded, runs, strict=True):
+        assert run.config.folder() == known.config.folder()
+        assert run.test_accuracy.to_numpy() == pytest.approx(known.test_accuracy.to_numpy(), abs=1e-6)
+        assert run.summary["std"] == pytest.approx(known.summary["std"])
+    assert all_epochs(recorded)["weight"].to_numpy() == pytest.approx(all_epochs(runs)["weight"].to_numpy(), abs=1e-6)
+    classes = final_classes(recorded)
+    assert len(classes) == 2 * 3
+    assert as_frame(recorded)["average"].to_numpy() == pytest.approx(as_frame(runs)["average"].to_numpy())
+    train(grid.configs()[0], runs=elsewhere.root)
+    assert type(results.runs_of("small", grid.configs(), elsewhere)[0]) is RunFolder, "what is finished here comes first"
+
+
+def test_damaged_results_are_named(grid):
+    results.save("small", [train(grid.configs()[0])])
+    (results.folder() / "small.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ClamkitError, match="small.parquet is damaged"):
+        results.histories_of("small")
+    assert results.rows_of("other").empty
+
+
+def test_both_kinds_of_run_mean_the_final_network(grid, tmp_path):
+    """A method that returns to an earlier network: its last epoch is not what the run reports."""
+    wild = {"epochs": 4, "lr": 1.0, "batch_size": 10, "protocol": "released"}  # so that the last epoch is not the best
+    run = train(RunConfig(dataset=grid.fixed["dataset"], method="apstar_mmpf", **wild))
+    results.save("small", [run])
+    (committed,) = results.committed_runs("small")
+    last = run.wide("test_accuracy").iloc[-1].to_numpy()
+    assert not np.allclose(run.test_accuracy, last), "else this shows nothing: take another seed"
+    assert committed.test_accuracy.to_numpy() == pytest.approx(run.test_accuracy.to_numpy(), abs=1e-6)
+    assert committed.class_names == ["top", "middle", "bottom"]
+    assert committed.config.identity() == run.config.identity()
+    with pytest.raises(ClamkitError, match="carry no predictions"):
+        committed.predictions  # noqa: B018
+
+
+def test_results_of_the_first_edition_still_read():
+    """All committed grids, by what their CSV says of the final metrics."""
+    names = [name for name in results.grids() if name != "mini_crop"]
+    assert len(names) >= 14
+    for name in names:
+        runs = list(results.committed_runs(name))
+        assert len(runs) == len(results.rows_of(name))
+        averages = [run.test_accuracy.mean() for run in runs]
+        assert averages == pytest.approx(as_frame(runs)["average"].tolist(), abs=1e-6), name
+
+
+def test_the_command(grid, small_npz, tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(f"fixed: {{dataset: {small_npz}, epochs: 2}}\naxes: {{seed: [0, 1]}}\n")
+    train(grid.configs()[0])
+    code = (
+        "import sys; from pathlib import Path; from clamkit import cli, paths; "
+        f"paths.embedded = lambda: Path({str(tmp_path / 'data')!r}); sys.argv = ['clamkit', 'results', {str(path)!r}]; "
+        "cli.main()"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("1 runs added")
+    assert "hold 1 of the 2 runs of small" in said
+    assert len(results.rows_of("small")) == 1

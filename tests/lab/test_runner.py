@@ -1,0 +1,200 @@
+"""Sweeps: what is planned, made, skipped, stopped, and how failures are kept apart."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import nbformat
+import pytest
+from filelock import FileLock
+
+from clamkit import RunConfig, RunStore, paths, train
+from clamkit.lab.execution import execute_notebook, workers
+from clamkit.lab.grids import Grid
+from clamkit.lab.runner import plan, sweep
+
+NOTEBOOK = "10_train_fashion_mnist"
+
+
+def papermill(*words, cwd):
+    notebook = str(paths.notebooks() / f"{NOTEBOOK}.ipynb")
+    command = [sys.executable, "-m", "papermill", notebook, "out.ipynb", "--no-progress-bar", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def interrupted(number: signal.Signals, *words, runs) -> RunStore:
+    """A clamkit command that gets a signal after its second epoch, and how it leaves the runs folder.
+
+    As from a terminal: also where these tests run in the background, with signals ignored.
+    """
+
+    def heed() -> None:
+        signal.signal(number, signal.SIG_DFL)
+
+    command = [sys.executable, "-m", "clamkit", *map(str, words), "--runs", str(runs)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed)
+    store = RunStore(runs)
+    while not list(store.root.glob("*/*/*/*/checkpoint.previous.pt")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 128 + number
+    assert "The same command resumes" in process.communicate()[0]
+    return store
+
+
+def test_plan_knows_what_is_done_and_guesses_the_rest(small_npz):
+    fixed = {"dataset": str(small_npz), "epochs": 2}
+    grid = Grid("small", NOTEBOOK, {"seed": [0, 1]}, fixed)
+    assert plan(grid)["seconds"].isna().all()
+    run = train(grid.configs()[0])
+    frame = plan(grid)
+    assert frame["state"].tolist() == ["done", "missing"]
+    assert frame["seconds"].tolist() == pytest.approx([run.summary["seconds"], run.summary["seconds"] + 8])
+
+
+def test_processes_share_the_cores():
+    cores = os.cpu_count()
+    assert workers(None, 1) == (1, cores)
+    assert workers(1, 10) == (1, cores)
+    jobs, threads = workers(None, 100)
+    assert jobs * threads <= max(cores, jobs)
+
+
+@pytest.mark.slow
+def test_two_sweeps_never_make_the_same_run(small_npz):
+    grid = Grid("small", NOTEBOOK, {"seed": [0]}, {"dataset": str(small_npz), "epochs": 1})
+    folder = RunStore().run(grid.configs()[0]).folder
+    folder.mkdir(parents=True)
+    with FileLock(folder / ".sweep.lock"):
+        _, failed = sweep(grid, progress=False)
+    assert "locked by another process; skipped" in next(iter(failed.values()))
+
+
+def test_a_runs_folder_that_cannot_be_written(small_npz, tmp_path):
+    (tmp_path / "file").write_text("")
+    grid = Grid("small", NOTEBOOK, {"seed": [0]}, {"dataset": str(small_npz), "epochs": 1})
+    _, failed = sweep(grid, runs=tmp_path / "file", progress=False)
+    assert "cannot write to" in next(iter(failed.values()))
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_everything_resumable(small_npz, tmp_path):
+    (tmp_path / "grid.yaml").write_text(f"fixed: {{dataset: {small_npz}, epochs: 3000}}\naxes: {{seed: [0, 1]}}\n")
+    words = ("sweep", tmp_path / "grid.yaml", "--jobs", 1)
+    store = interrupted(signal.SIGINT, *words, runs=tmp_path / "mine")
+    (run,) = store.runs(finished=False)
+    for _ in range(100):  # its kernel ends a moment later
+        if run.state == "stopped":
+            break
+        time.sleep(0.2)
+    assert run.state == "stopped"
+    assert run.load_checkpoint()["history"]
+
+
+@pytest.mark.slow
+def test_sweep_runs_what_is_missing_keeps_failures_apart(small_npz, tmp_path, capsys):
+    fixed, folder = {"dataset": small_npz.name, "epochs": 1, "batch_size": 20}, small_npz.parent
+    grid = Grid("small", NOTEBOOK, {"crop_lower_bound": [1.0, 0.3, 0.6, 0.9]}, fixed | {"method": "normal"})
+    train(grid.configs()[0].model_copy(update={"data_dir": str(folder)}))  # one is there already
+    finished, failed = sweep(grid, jobs=2, progress=False, data_dir=folder)
+    assert not failed
+    assert [run.folder for run in finished] == [RunStore().run(config).folder for config in grid.configs()]
+    assert [run.config.strength for run in finished] == [1.0, 0.3, 0.6, 0.9]
+    losses = {run.history["train_loss"].sum() for run in finished}
+    assert len(losses) == 4, "the crop reached the training"
+    for run in finished[1:]:
+        code = [cell for cell in nbformat.read(run.folder / "notebook.ipynb", 4).cells if cell.cell_type == "code"]
+        assert any(f"crop_lower_bound = {run.config.strength}\n" in cell.source for cell in code)
+        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert finished[1].config.batch_size == 20, "fields the notebook has no parameter for travel in `options`"
+    assert not (finished[0].folder / "notebook.ipynb").exists()
+
+    bad = Grid("bad", NOTEBOOK, {"method": ["clam"], "u_min": [0.4], "seed": [0]}, fixed)
+    finished, failed = sweep(bad, progress=False, data_dir=folder)
+    assert not finished
+    (why,) = failed.values()
+    assert "leaves no room for 3 classes" in why
+    assert RunStore().run(bad.configs()[0]).state == "failed"
+    assert "FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_notebook_runs_by_plain_papermill_from_any_folder(tmp_path):
+    result = papermill(
+        "-p", "method", "clam", "-p", "crop_lower_bound", 0.3, "-p", "seed", 1, "-p", "epochs", 1, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    (run,) = RunStore().runs()
+    assert run.config == RunConfig(method="clam", crop_lower_bound=0.3, seed=1, epochs=1)
+    assert run.done
+
+
+@pytest.mark.slow
+def test_unknown_notebook_parameter_stops_plain_papermill(tmp_path):
+    result = papermill("-p", "metod", "clam", cwd=tmp_path)
+    assert result.returncode != 0
+    assert "unknown notebook parameter 'metod'. Did you mean 'method'" in result.stderr
+    assert not RunStore().runs(finished=False)
+
+
+def test_notebook_without_parameters_cell_is_refused(small_npz):
+    grid = Grid("none", "00_start_here", {"seed": [0]}, {"dataset": str(small_npz)})
+    _, failed = sweep(grid, progress=False)
+    assert "no cell tagged `parameters`" in next(iter(failed.values()))
+
+
+@pytest.mark.slow
+def test_a_hangup_ends_a_training_like_ctrl_c(small_npz, tmp_path):
+    words = ("train", "--dataset", small_npz, "--epochs", 3000)
+    store = interrupted(signal.SIGHUP, *words, runs=tmp_path / "mine")
+    assert store.runs(finished=False)[0].state == "stopped"
+
+
+def test_a_damaged_run_is_missing(small_npz):
+    grid = Grid("small", NOTEBOOK, {"seed": [0]}, {"dataset": str(small_npz), "epochs": 1})
+    run = train(grid.configs()[0])
+    content = (run.folder / "predictions.parquet").read_bytes()
+    (run.folder / "predictions.parquet").write_bytes(content[:-1])
+    assert plan(grid)["state"].tolist() == ["damaged"]
+    train(grid.configs()[0])
+    assert plan(grid)["state"].tolist() == ["done"]
+
+
+def test_the_one_executor(tmp_path):
+    """Parameters, environment, figure formats, and what comes back of a cell that fails."""
+    made = nbformat.v4.new_notebook()
+    made.cells = [
+        nbformat.v4.new_code_cell("a = 1", metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell("import os\nprint(a, os.environ['OF_THE_TEST'], os.path.basename(os.getcwd()))"),
+        nbformat.v4.new_code_cell("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"),
+        nbformat.v4.new_code_cell("1 / 0"),
+    ]
+    (tmp_path / "here").mkdir()
+    nbformat.write(made, tmp_path / "here" / "made.ipynb")
+    output = tmp_path / "out.ipynb"
+    error = execute_notebook(
+        tmp_path / "here" / "made.ipynb",
+        output,
+        parameters={"a": 2},
+        environment={"OF_THE_TEST": "yes"},
+        figure_formats=("png", "pdf"),
+    )
+    assert error.strip().splitlines()[-1] == "ZeroDivisionError: division by zero"
+    outputs = [out for cell in nbformat.read(output, 4).cells for out in cell.get("outputs", [])]
+    assert outputs[0]["text"] == "2 yes here\n"
+    assert {"image/png", "application/pdf"} <= set(outputs[1]["data"])
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_is_left(small_npz, tmp_path):
+    (tmp_path / "grid.yaml").write_text(f"fixed: {{dataset: {small_npz}, epochs: 1}}\naxes: {{seed: [0, 1]}}\n")
+    words = [sys.executable, "-m", "clamkit", "sweep", str(tmp_path / "grid.yaml"), "--dry-run", "--jobs", "1"]
+    first = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert first.count("missing  time unknown") == 2
+    train(RunConfig(dataset=str(small_npz), epochs=1))
+    second = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert second.count("missing  about") == 1
+    assert "2 runs, 1 done, 1 to do with 1 side by side: about" in second

@@ -1,0 +1,70 @@
+"""The analysis notebooks on no runs, on some and on many: they never fail, and say what they cannot know yet."""
+
+import matplotlib.pyplot as plt
+import nbformat
+import numpy as np
+import pytest
+
+from clamkit import paths
+from clamkit.lab import report, results
+from clamkit.lab.grids import Grid
+from tests.conftest import MemoryRun
+
+NOTEBOOKS = report.analysis_notebooks()
+GRIDS = {file.stem: 10 for file in (paths.notebooks() / "sweeps").glob("mini_*.yaml")}  # and their classes
+HUNDRED = ("mini_cifar100", "mini_tau_cifar100", "mini_mini_imagenet", "mini_ggf", "paper_apstar")
+GRIDS |= {"mini_tail": 40} | dict.fromkeys(HUNDRED, 100)
+COUNT = {"none": 0, "some": 7, "many": 120}  # runs of each grid
+OPEN = "not decidable"
+
+
+def made(config, num_classes: int) -> MemoryRun:
+    """A run that was never trained. The worst classes get the larger weights; whoever weights them lifts them."""
+    rng, epochs = np.random.default_rng(int(config.hash(), 16)), 4
+    fair = config.method.startswith(("clam", "maxmin")) and config.tau > 0
+    ease = np.linspace(0.7 if fair else 0.4, 0.95, num_classes)
+    accuracy = (ease + rng.normal(0, 0.02, (epochs, num_classes))).clip(0, 1)
+    jump = 0.4 if config.method.startswith("apstar") else 0.02
+    run = MemoryRun(config, accuracy, 1 + fair * (0.7 - ease) + jump * rng.random((epochs, num_classes)))
+    run.summary["versions"] = {"clamkit": "0"}
+    return run
+
+
+@pytest.fixture(
+    scope="module",
+    params=["none", pytest.param("some", marks=pytest.mark.slow), pytest.param("many", marks=pytest.mark.slow)],
+)
+def state(request, tmp_path_factory):
+    """Committed results of none, of seven, or of up to 120 runs of each grid."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "folder", lambda: folder)
+        for name, num_classes in GRIDS.items():
+            configs = Grid.load(name).configs()
+            results.save(name, [made(config, num_classes) for config in configs[: COUNT[request.param]]])
+        yield request.param
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_analysis_notebook(state, path, capsys, monkeypatch):
+    monkeypatch.delenv("CLAMKIT_REAL", raising=False)
+    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
+    namespace = {"__name__": "__main__"}
+    for cell in nbformat.read(path, 4).cells:
+        if cell.cell_type == "code":
+            exec(compile(cell.source, f"{path.stem}:{cell.id}", "exec"), namespace)
+    said, number = capsys.readouterr().out, path.stem[:2]
+    if state == "none":
+        assert "`clamkit sweep " in said, "the command that makes what is missing"
+        assert ": supported" not in said
+        if number == "05":
+            assert "no runs yet" in said
+        elif number not in ("22", "24"):
+            assert OPEN in said
+    if state == "many" and number == "05":
+        assert "\nsupported (" in said
+    if state == "many" and number in ("20", "25", "26", "27"):
+        assert ": supported" in said, "CLAM is better in every made run"
+    if number == "29":
+        assert OPEN in said, "no predictions on ImageNet here"

@@ -1,0 +1,56 @@
+"""ReaL labels: by hand, and for a real network where its predictions are at hand."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from clamkit.errors import ClamkitError
+from helpers.real_labels import real_accuracy, real_top1
+
+SHARED = Path(os.environ.get("CLAMKIT_SHARED") or Path(__file__).resolve().parents[3] / "shared")
+IMAGENET_VAL = SHARED / "data" / "imagenet_val"
+REAL = [[0], [], [0, 1], [2], [1], [2, 0]]
+
+
+def test_by_hand():
+    original = [0, 0, 1, 1, 2, 2]
+    pred = [0, 0, 0, 1, 2, 0]  # right, left out, right, wrong, wrong, right
+    np.testing.assert_allclose(real_accuracy(pred, REAL, original), [1, 0.5, 0.5])
+    np.testing.assert_allclose(real_accuracy(pred, REAL, original, num_classes=4), [1, 0.5, 0.5, np.nan])
+    assert real_top1(pred, REAL) == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize(
+    ("pred", "real", "original", "says"),
+    [
+        ([0] * 6, REAL[:5], [0] * 6, "5 ReaL label lists for predictions of shape (6,)"),
+        ([0] * 6, REAL, [0] * 5, "6 predictions but original labels of shape (5,)"),
+        ([0] * 6, [[]] * 6, [0] * 6, "no image has a ReaL label"),
+        ([0] * 6, REAL, [0, 0, 0, 0, 0, 7], "0..2"),
+    ],
+)
+def test_refuses(pred, real, original, says):
+    with pytest.raises(ClamkitError, match=re.escape(says)):
+        real_accuracy(pred, real, original, num_classes=3)
+
+
+@pytest.mark.skipif(
+    not (IMAGENET_VAL / "real.json").is_file(),
+    reason=f"needs real.json and resnet50_top1.csv.gz in {IMAGENET_VAL}: set CLAMKIT_SHARED to the folder above data",
+)
+def test_a_real_resnet50_on_imagenet():
+    real = json.loads((IMAGENET_VAL / "real.json").read_text())
+    frame = pd.read_csv(IMAGENET_VAL / "resnet50_top1.csv.gz")
+    assert 100 * real_top1(frame["pred_resnet50"], real) == pytest.approx(81.98, abs=0.005)
+    per_class = real_accuracy(frame["pred_resnet50"], real, frame["label"])
+    kept = np.array([len(labels) > 0 for labels in real])
+    assert (~kept).sum() == 3163
+    images = np.bincount(frame["label"][kept], minlength=1000)
+    assert 100 * np.average(per_class, weights=images) == pytest.approx(81.98, abs=0.005)
+    with pytest.raises(ClamkitError, match="49999 ReaL label lists"):
+        real_accuracy(frame["pred_resnet50"], real[:-1], frame["label"])

@@ -1,0 +1,150 @@
+"""The figures of single notebooks show the runs and tables they are given."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import same_color
+
+from clamkit import plots
+from clamkit.engine.store import as_frame
+from clamkit.lab import paper
+from clamkit.lab.tables import all_epochs, final_classes
+from clamkit.metrics import shot_groups
+from helpers import run_figures
+from tests.plots.shown import legend, lines, titles
+
+EARLY, LATE = [0.2, 0.5, 0.8], [0.4, 0.7, 0.8]
+
+
+@pytest.fixture
+def runs(memory_run):
+    weights = [[1.0, 1.0, 1.0], [1.6, 0.9, 0.5]]
+    normal = memory_run([EARLY, LATE], method="normal", crop_lower_bound=0.3)
+    return [normal, memory_run([EARLY, [0.6, 0.5, 0.7]], weights, method="clam", crop_lower_bound=0.3)]
+
+
+def test_gain_and_price():
+    def against_normal(average: float, std: float) -> pd.DataFrame:
+        mean = pd.Series({"average": average, "std": std})
+        return pd.DataFrame(
+            {"mean_difference": mean, "ci_low": mean.sub([0.01, 0.02]), "ci_high": mean.add([0.03, 0.04])}
+        )
+
+    clam, smaller = against_normal(-0.01, -0.05), against_normal(0.0, -0.02)
+    tables = {"here": {"clam": clam, "clam, τ = 0.1": smaller}, "there": {"clam": clam}, "nowhere": {}}
+    figure = run_figures.price(tables)
+    here, *_, left_over = figure.axes
+    (first, (across, up)), (second, _) = [(bars[0], bars[2]) for bars in here.containers]
+    assert first.get_xydata().ravel().tolist() == pytest.approx([-1, -5])
+    assert second.get_xydata().ravel().tolist() == pytest.approx([0, -2])
+    assert across.get_segments()[0].ravel().tolist() == pytest.approx([-2, -5, 2, -5])
+    assert up.get_segments()[0].ravel().tolist() == pytest.approx([-1, -7, -1, -1])
+    assert second.get_markerfacecolor() == "white" != first.get_markerfacecolor()
+    assert not left_over.axison
+    assert titles(figure)[:3] == ["here", "there", "nowhere"]
+    assert legend(figure) == ["CLAM", "CLAM, τ = 0.1"]
+
+
+def test_who_gains_and_who_pays():
+    middle = pd.Series([0.05, 0.0, -0.1], index=[1, 2, 3])
+    table = pd.DataFrame({"mean_difference": middle, "ci_low": middle - 0.01, "ci_high": middle + 0.02})
+    (here, *_) = run_figures.tenths({"here": {"clam": table}}).axes
+    line, _, (bars,) = here.containers[0]
+    assert line.get_xydata().ravel().tolist() == pytest.approx([1, 5, 2, 0, 3, -10])
+    assert bars.get_segments()[0].ravel().tolist() == pytest.approx([1, 4, 1, 7])
+
+
+def test_front_is_a_path_over_the_floor_and_over_the_step(memory_run):
+    made = [memory_run(LATE, method="normal", seed=seed) for seed in (0, 1)]
+    for extra in ({}, {"u_min": 0.1}, {"tau": 0.5}):
+        made += [memory_run(np.add(LATE, 0.01 * seed), method="clam", seed=seed, **extra) for seed in (0, 1)]
+    figure = run_figures.front(as_frame(made), classes=3)
+    assert titles(figure) == ["CLAM's path: the floor n·u_min", "CLAM's path: the step size τ"]
+    floor, step = figure.axes
+    assert [text.get_text() for text in floor.texts] == ["0.3", "0.5"], "u_min = 0.1 and 1/(2n), times n"
+    assert [text.get_text() for text in step.texts] == ["0.5", "1"]
+    _, clam = (container[0] for container in floor.containers)
+    expected = 100 * np.array([np.mean(LATE) + 0.005, np.std(LATE, ddof=1)])
+    assert clam.get_xydata() == pytest.approx(np.array([expected, expected]))
+    assert legend(figure) == ["Normal", "CLAM"]
+
+
+def test_fairness_over_training(runs):
+    figure = run_figures.fairness_training(all_epochs(runs))
+    assert titles(figure) == ["std ↓", "COV ↓"]
+    std, cov = figure.axes
+    spread = [np.std(EARLY, ddof=1), np.std(LATE, ddof=1)]
+    assert std.lines[0].get_xydata() == pytest.approx(np.array([[1, spread[0]], [2, spread[1]]]))
+    assert cov.lines[0].get_ydata() == pytest.approx([spread[0] / np.mean(EARLY), spread[1] / np.mean(LATE)])
+    assert same_color(std.lines[1].get_color(), plots.COLOURS["clam"])
+    assert legend(figure) == ["Normal", "CLAM"]
+
+
+def test_worst_classes_by_rank(runs):
+    figure = run_figures.worst_class_curves(final_classes(runs), most=2)
+    (axis,) = figure.axes
+    normal, clam = axis.lines
+    assert normal.get_xydata().tolist() == [[1, 0.4], [2, 0.7]]
+    assert clam.get_xydata().tolist() == [[1, 0.5], [2, 0.6]], "sorted: its worst is another class"
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("x-th worst class", "test accuracy")
+    nothing = run_figures.worst_class_curves(final_classes([]))
+    assert [text.get_text() for text in nothing.texts] == ["no finished runs to draw yet"]
+
+
+def test_over_tau(memory_run):
+    steps = (0.0, 0.1, 0.5, 1.0, 2.0, 10.0)
+    made = [memory_run(np.add(LATE, step / 100), method="clam", tau=step) for step in steps]
+    figure = run_figures.over_tau(as_frame(made), paper.results().query("table == 'tau'"))
+    above, below = figure.axes[0], figure.axes[4]
+    assert titles(figure)[:4] == ["average ↑", "std ↓", "decile range ↓", "worst 10 % ↑"]
+    assert above.lines[0].get_ydata() == pytest.approx([np.mean(LATE) + step / 100 for step in steps])
+    printed = paper.by_method("tau", "average").loc["cifar100"] / 100
+    assert lines(below)["paper, cifar100"] == pytest.approx(printed.tolist())
+    assert [text.get_text() for text in below.get_xticklabels()] == ["0", "0.1", "0.5", "1", "2", "10"]
+    assert [axis.get_ylabel() for axis in (above, below)] == ["our runs", "the paper's table"]
+    assert [text.get_text() for text in figure.legends[1].get_texts()] == ["paper, cifar100", "paper, fashion_mnist"]
+
+
+def test_weights_and_accuracies_side_by_side(runs, memory_run):
+    figure = run_figures.weights_and_accuracies(runs)
+    assert titles(figure) == ["Normal", "CLAM", "", ""]
+    clam_weights, clam_accuracy = figure.axes[1], figure.axes[3]
+    assert [line.get_ydata().tolist() for line in clam_weights.lines] == [[1, 1.6], [1, 0.9], [1, 0.5]]
+    assert [line.get_ydata().tolist() for line in clam_accuracy.lines] == [[0.2, 0.6], [0.5, 0.5], [0.8, 0.7]]
+    assert legend(figure) == ["class 0", "class 1", "class 2"]
+    colours = plots.class_colours(runs[0].class_names)
+    assert [line.get_color() for line in clam_weights.lines] == list(colours.values())
+    many = memory_run(np.full((2, 20), 0.5), method="clam")
+    assert not run_figures.weights_and_accuracies([many]).legends, "twenty names help nobody"
+
+
+def test_moves_of_the_weights():
+    moves = pd.DataFrame({"panel": list("aabb"), "method": "clam", "epoch": [1, 2, 1, 2], "move": [0.1, 0.2, 0.3, 0.4]})
+    figure = run_figures.weight_moves(moves)
+    assert titles(figure) == ["a", "b"]
+    assert [axis.lines[0].get_ydata().tolist() for axis in figure.axes] == [[0.1, 0.2], [0.3, 0.4]]
+    assert figure.axes[0].get_yscale() == "log"
+    assert legend(figure) == ["CLAM"]
+
+
+def test_accuracy_by_the_size_of_the_class(runs):
+    rows = final_classes(runs)
+    groups = rows.assign(shots=shot_groups(90 * rows["class"], (50, 100)))
+    figure = run_figures.shot_groups(groups)
+    (axis,) = figure.axes
+    assert titles(figure) == ["crop ≥ 0.3"]
+    assert [text.get_text() for text in axis.get_xticklabels()] == list(groups["shots"].cat.categories)
+    by_group = groups[groups["method"] == "normal"].groupby("shots", observed=True)["test_accuracy"].mean()
+    marks = [line for line in axis.lines if same_color(line.get_color(), plots.COLOURS["normal"])]
+    heights = {round(float(y), 9) for line in marks for y in line.get_ydata()}
+    assert set(by_group.round(9)) <= heights
+    assert legend(figure) == ["Normal", "CLAM"]
+
+
+def test_original_against_real_labels():
+    accuracy = pd.DataFrame({"original": [0.5, 0.7, 0.9], "real": [0.6, 0.7, 1.0], "model": ["a", "a", "b"]})
+    figure = run_figures.real_labels(accuracy)
+    assert titles(figure) == ["a", "b"]
+    assert figure.axes[0].collections[0].get_offsets().tolist() == [[0.5, 0.6], [0.7, 0.7]]
+    assert figure.axes[1].collections[0].get_offsets().tolist() == [[0.9, 1.0]]
+    assert figure.axes[0].get_ylabel() == "accuracy by ReaL labels"
