@@ -56,14 +56,14 @@ browser-test: extras
 
 # kills, full disks, damaged files: what was lost, torn or wrong (some minutes)
 faults: extras
-	@$(BIN)/python tests/faults/report.py
+	@$(BIN)/python -m tests.faults.report
 
 lab: setup
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
 
 # the two explorers as pages; the address it prints carries the token they ask for
 app: extras
-	@mkdir -p build/app && cp notebooks/30_explore_game.ipynb notebooks/31_explore_runs.ipynb build/app
+	@mkdir -p build/app && cp -r notebooks/30_explore_game.ipynb notebooks/31_explore_runs.ipynb notebooks/helpers build/app
 	@$(BIN)/voila build/app --token
 
 # how near training is to this machine's limit

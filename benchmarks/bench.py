@@ -23,13 +23,13 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
-from surroundings import by_classes, diagnosis, histories, imports, memory, projections, reading, sweeps, weight_step
 from tqdm.auto import tqdm
-from training import augmentation, by_images, by_resolution, engine, projection
 
 from clamkit import paths
 from clamkit.engine.device import find_device, show_progress
 from clamkit.plots.style import save, styled
+from surroundings import by_classes, diagnosis, histories, imports, memory, projections, reading, sweeps, weight_step
+from training import augmentation, by_images, by_resolution, engine, projection
 
 TABLES = (engine, augmentation, memory, imports, reading, projections, histories, diagnosis, sweeps)
 CURVES = (by_classes, by_images, by_resolution)

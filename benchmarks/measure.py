@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import ArrayLike
 
 
 def interleaved(turns: int, *, warm_up: int = 1, **jobs: Callable[[], object]) -> pd.DataFrame:
@@ -50,7 +51,7 @@ def cpu_seconds(turns: int, words: list[str], environment: Mapping[str, str] | N
     return found[1:]
 
 
-def row(what: str, values: object, sign: str = "", goal: float | None = None) -> dict:
+def row(what: str, values: ArrayLike, sign: str = "", goal: float | None = None) -> dict:
     """One line of the table: the median, the quartiles, and whether the goal is met."""
     low, value, high = (float(q) for q in np.quantile(np.atleast_1d(values), [0.25, 0.5, 0.75]))
     met = None if goal is None else bool(value >= goal if sign == "≥" else value <= goal)

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from measure import child, cpu_seconds, interleaved, row, seconds
 
 from clamkit import paths
 from clamkit.apps import diagnose_page
@@ -26,6 +25,7 @@ from clamkit.lab.grids import DEFAULT_NOTEBOOK, Grid
 from clamkit.methods.weighters import CLAM
 from clamkit.metrics import fairness_over_epochs, settling_epoch
 from clamkit.theory.sets import PROJECTIONS, Box, LowerBounded, Permutahedron, RatioBounded
+from measure import child, cpu_seconds, interleaved, row, seconds
 
 INATURALIST = 8_142  # classes of iNaturalist 2018
 CLASSES = [10, 100, 1_000, INATURALIST, 100_000, 1_000_000]

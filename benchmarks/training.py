@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
-from measure import interleaved, one_thread, row
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,6 +21,7 @@ from clamkit.engine.loop import count, set_up, train_epoch
 from clamkit.engine.models import build_model
 from clamkit.lab.grids import Grid
 from clamkit.methods.weighters import CLAM
+from measure import interleaved, one_thread, row
 
 BATCH, SIDE = 128, 32
 MEAN, STD = (0.5,) * 3, (0.25,) * 3

@@ -17,9 +17,20 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0.dev0"
+
+if TYPE_CHECKING:  # what type checkers and editors see
+    from clamkit.data.datasets import load_data
+    from clamkit.engine.config import RunConfig
+    from clamkit.engine.loop import train
+    from clamkit.engine.store import Run, RunStore
+    from clamkit.errors import ClamkitError
+    from clamkit.methods.specs import METHODS
+    from clamkit.methods.weighters import CLAM, GGF, TCE, APStar, MaxMin, Uniform, Weighter
+    from clamkit.metrics import class_accuracy, compare, fairness
+    from clamkit.theory.sets import Box, LowerBounded, Permutahedron, RatioBounded
 
 _HOMES = {
     "clamkit.methods.weighters": ("CLAM", "Uniform", "TCE", "GGF", "APStar", "MaxMin", "Weighter"),

@@ -63,13 +63,12 @@ def as_options(message: str) -> str:
     fields = "|".join(sorted([*RunConfig.model_fields, "device"], key=len, reverse=True))
 
     def option(match: re.Match) -> str:
-        name, value = match["name"], match["value"]
-        return f"--{name.replace('_', '-')}" + ("" if value in ("=True", "=") else (value or "").replace("=", " ", 1))
+        name, value = match.groups()
+        if value is None and "_" not in name:  # an ordinary word, such as "model"
+            return match[0]
+        return f"--{name.replace('_', '-')}" + ("" if value in (None, "=", "=True") else f" {value[1:]}")
 
-    named = rf"(?<![\w./-])(?P<name>{fields})(?P<value>=(?:'[^']*'|[\w.+-]*[\w+-])?)"
-    long = "|".join(name for name in fields.split("|") if "_" in name)
-    message = re.sub(named, option, message)
-    return re.sub(rf"(?<![\w./-])({long})(?![\w=])", lambda match: f"--{match[1].replace('_', '-')}", message)
+    return re.sub(rf"(?<![\w./-])({fields})(=(?:'[^']*'|[\w.+-]*[\w+-])?)?(?!\w)", option, message)
 
 
 def _say(text: str, **style: Any) -> None:
@@ -111,9 +110,6 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-# ------------------------------------------------------------------------------------------------------ train
 
 
 def _choices(annotation: Any) -> list[str]:
@@ -162,8 +158,6 @@ def _train_command() -> typing.Callable:
 
 
 app.command("train")(_train_command())
-
-# ------------------------------------------------------------------------------------------------------ sweeps
 
 
 @app.command("sweep")
@@ -331,9 +325,6 @@ def report_command(
 
     page = report.write(report.analysis_notebooks(notebooks or ()), runs, out, code=code)
     _say(f"{paths.shown(page)}, its figures beside it")
-
-
-# ------------------------------------------------------------------------------------------------ data, doctor
 
 
 @data_app.command("list")

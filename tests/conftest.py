@@ -1,6 +1,7 @@
 """Tests never touch the project's runs, figures or the user's cache."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from clamkit.engine.store import Run
 from clamkit.metrics import fairness
 
 os.environ["CLAMKIT_PROGRESS"] = "0"
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "notebooks"))  # helpers, as the notebooks import them
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +27,7 @@ def _own_folders(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The project's folder."""
-    return Path(__file__).resolve().parents[1]
+    return ROOT
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """What `from clamkit import …` gives, and what it costs: names load when used, and only what they need."""
 
+import ast
+import importlib
 import inspect
 import json
 import os
@@ -45,6 +47,15 @@ def test_every_public_name_loads(name):
 def test_what_is_promised_is_public():
     assert set(clamkit.__all__) >= PROMISED
     assert len(set(clamkit.__all__)) == len(clamkit.__all__)
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(inspect.getsource(clamkit))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert set(seen) | {"__version__"} == set(clamkit.__all__)
+    for name, home in seen.items():
+        assert getattr(importlib.import_module(home), name) is getattr(clamkit, name)
 
 
 def test_train_is_the_function():

@@ -180,3 +180,17 @@ def test_a_lab_install_runs_grids_and_notebooks(lab, outside):
     assert (outside / "out" / "report.html").is_file()
     assert installed_files(lab) == before, "nothing is written where clamkit is installed"
     assert {path.name for path in outside.iterdir()} <= {"runs", "figures", "out", "tiny.yaml"}
+
+
+def test_executed_notebooks_see_the_folders_of_whoever_started_them(lab, outside):
+    """Not those of the notebook's own folder, which in a wheel is where clamkit is installed."""
+    (outside / "elsewhere").mkdir()
+    code = (
+        "import nbformat as nb\nfrom pathlib import Path\nfrom clamkit.lab.execution import execute_notebook\n"
+        "cell = nb.v4.new_code_cell('from clamkit import paths; print(paths.runs(), paths.figures())')\n"
+        "nb.write(nb.v4.new_notebook(cells=[cell]), 'elsewhere/probe.ipynb')\n"
+        "assert not execute_notebook(Path('elsewhere/probe.ipynb').resolve(), Path('done.ipynb').resolve())\n"
+        "print(nb.read('done.ipynb', 4).cells[0].outputs[0].text)"
+    )
+    result = subprocess.run([lab / "python", "-c", code], capture_output=True, text=True)
+    assert result.stdout.split() == [str(outside / "runs"), str(outside / "figures")], result.stderr

@@ -141,7 +141,7 @@ def _extras() -> list[Check]:
         return []  # said above
     found: list[Check] = []
     for extra, names in named.items():
-        if not extra or extra in FOR_DEVELOPERS and not paths.in_checkout():
+        if not extra or (extra in FOR_DEVELOPERS and not paths.in_checkout()):
             continue
         absent = _absent(names)
         text = f"{extra} ({EXTRAS.get(extra, '')}): {'not installed' if absent else 'installed'}"

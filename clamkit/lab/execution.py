@@ -83,7 +83,8 @@ def execute_notebook(
         "extra_arguments": [f"--InlineBackend.figure_formats={formats}", "--IPKernelApp.log_level=40"],
     }
     command = [sys.executable, "-m", "clamkit.lab.child", str(os.getpid()), json.dumps(job)]
-    full = os.environ | QUIET | (environment or {})
+    folders = {"CLAMKIT_RUNS": str(paths.runs()), "CLAMKIT_FIGURES": str(paths.figures())}  # not the notebook's own
+    full = os.environ | QUIET | folders | (environment or {})
     code, stderr = (processes or Processes()).run(command, env=full, cwd=notebook.parent)
     return (stderr or "papermill ended without a word") if code else ""
 
@@ -102,7 +103,7 @@ def execute_run(
     """
     run = RunStore(root).run(config)
     working, failed = run.folder / "running.ipynb", run.folder / "failed.txt"
-    parameters = _parameters(config, notebook_parameters(notebook))
+    parameters = run_parameters(config, notebook_parameters(notebook))
     try:
         run.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(run.folder / ".sweep.lock", timeout=patience_s):
@@ -114,7 +115,9 @@ def execute_run(
             if processes.stopped and not run.done:
                 working.unlink(missing_ok=True)
                 raise KeyboardInterrupt
-            if error or not run.done:
+            if not (error or run.done):
+                error = "the notebook ended without finishing the run"
+            if error:
                 if working.is_file():
                     working.replace(run.folder / "failed.ipynb")
                 failed.write_text(error, encoding="utf-8")
@@ -128,7 +131,7 @@ def execute_run(
         raise ClamkitError(f"cannot write to {paths.shown(run.folder)}: {error}.") from error
 
 
-def _parameters(config: RunConfig, known: set[str]) -> dict[str, Any]:
+def run_parameters(config: RunConfig, known: set[str]) -> dict[str, Any]:
     """The config as notebook parameters; fields the notebook has no parameter for travel in `options`."""
     fields = config.model_dump(exclude_defaults=True)
     own = {key: getattr(config, key) for key in RunConfig.model_fields if key in known}

@@ -6,7 +6,6 @@ from clamkit.metrics.accuracy import (
     TAIL,
     class_accuracy,
     fairness,
-    range_difference,
     shot_groups,
     tail_size,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "holm",
     "order_agreement",
     "overall_verdict",
-    "range_difference",
     "sampling_std",
     "settling_epoch",
     "shot_groups",

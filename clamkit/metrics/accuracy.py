@@ -5,14 +5,14 @@ Accuracies are fractions from 0 to 1 everywhere; the paper prints percent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from clamkit.errors import ClamkitError, unknown
+from clamkit.errors import ClamkitError
 
 TAIL = 0.10  # the paper's "worst 10 % of the classes"
 METRICS = ("average", "std", "cov", "range", "decile_range", "worst", "best")  # what `fairness` gives
@@ -100,33 +100,3 @@ def shot_groups(sizes: ArrayLike, bounds: tuple[int, int] = SHOTS) -> pd.Categor
         raise ClamkitError(f"bounds={bounds}: the bound of few must be above 0 and not above that of many.")
     names = np.select([sizes > many, sizes >= few], ["many", "medium"], "few")
     return pd.Categorical(names, ["many", "medium", "few"], ordered=True)
-
-
-def range_difference(
-    with_aug: Iterable[ArrayLike] | pd.DataFrame,
-    without_aug: ArrayLike,
-    *,
-    kind: str = "decile_range",
-    tail: float = TAIL,
-) -> pd.Series:
-    """What augmentation adds to the range (paper, table 2): range with − range without, over the augmented settings.
-
-    with_aug     class accuracies of each augmented setting (the paper: 7 crop lower bounds below 1), settings × classes
-    without_aug  class accuracies without augmentation
-    kind         decile_range, as the paper's tables, or range (max − min)
-
-    mean and std (n − 1; nan for one setting) of the differences, and their number n. Negative: augmentation evens out.
-    """
-    if kind not in ("range", "decile_range"):
-        raise unknown("kind of range", kind, ("range", "decile_range"))
-    base = fairness(without_aug, tail)[kind]
-    differences = []
-    for i, acc in enumerate(with_aug.to_numpy() if isinstance(with_aug, pd.DataFrame) else with_aug):
-        if np.shape(acc) != np.shape(without_aug):
-            given, wanted = np.shape(acc), np.shape(without_aug)
-            raise ClamkitError(f"augmented setting {i} has shape {given}, not {wanted}: give settings × classes.")
-        differences.append(fairness(acc, tail)[kind] - base)
-    if not differences:
-        raise ClamkitError("there is no augmented setting: give the class accuracies of at least one.")
-    spread = np.std(differences, ddof=1) if len(differences) > 1 else np.nan
-    return pd.Series({"mean": np.mean(differences), "std": spread, "n": len(differences)})

@@ -6,13 +6,13 @@ import re
 import subprocess
 import sys
 
-import bench
-import measure
 import numpy as np
 import pytest
+
+import bench
+import measure
 import surroundings
 import training
-
 from clamkit import paths
 
 

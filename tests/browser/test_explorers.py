@@ -52,6 +52,7 @@ def environment(tmp_path_factory) -> dict:
         for cell in code_cells(notebook):
             cell.outputs, cell.execution_count = [], None
         nbformat.write(notebook, folder / f"{name}.ipynb")
+    shutil.copytree(ROOT / "notebooks" / "helpers", folder / "helpers")
     settings = folder.parent / "settings"
     (settings / "@jupyterlab/apputils-extension").mkdir(parents=True)
     quiet = {"fetchNews": "false", "checkForUpdates": False}

@@ -177,7 +177,9 @@ def test_the_readme_says_what_the_committed_results_say(tmp_path, root):
 def test_writing_the_findings_into_a_readme():
     found = table([finding(-np.linspace(1, 2, 12))])
     text = in_readme("before\n\n<!-- findings -->\nold\n<!-- -->\nafter <!-- -->\n", found)
-    assert text.startswith("before\n\n<!-- findings -->\n\n|  | here |\n| --- | --- |\n| a claim: *std* | **supported**")
+    assert text.startswith(
+        "before\n\n<!-- findings -->\n\n|  | here |\n| --- | --- |\n| a claim: *std* | **supported**"
+    )
     assert text.endswith("|\n\n<!-- -->\nafter <!-- -->\n")
     assert "old" not in text
     assert in_readme(text, found) == text, "writing twice changes nothing"

@@ -77,7 +77,9 @@ def test_committed_runs_read_like_runs(grid, tmp_path):
     assert len(classes) == 2 * 3
     assert as_frame(recorded)["average"].to_numpy() == pytest.approx(as_frame(runs)["average"].to_numpy())
     train(grid.configs()[0], runs=elsewhere.root)
-    assert type(results.runs_of("small", grid.configs(), elsewhere)[0]) is RunFolder, "what is finished here comes first"
+    assert type(results.runs_of("small", grid.configs(), elsewhere)[0]) is RunFolder, (
+        "what is finished here comes first"
+    )
 
 
 def test_damaged_results_are_named(grid):

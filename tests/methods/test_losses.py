@@ -35,6 +35,13 @@ def test_losses_are_finite_with_finite_gradients_at_any_confidence(method, scale
             assert torch.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0])
+def test_powers_below_one_have_a_finite_gradient_at_certainty(gamma):
+    logits = (1e4 * torch.eye(5)).requires_grad_()  # 1 − p is 0, where the slope of a power below one is infinite
+    (gradient,) = torch.autograd.grad(losses.focal(logits, torch.arange(5), gamma=gamma).sum(), logits)
+    assert torch.isfinite(gradient).all()
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_cross_entropy_and_label_smoothing_are_torchs(smoothing):
     logits, y = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 5

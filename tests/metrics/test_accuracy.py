@@ -112,40 +112,6 @@ def test_bad_accuracies_are_refused(acc, says):
 # range difference
 
 
-def test_range_difference_by_hand():
-    without = [0.5, 0.7, 0.9]  # range .4
-    with_aug = [[0.5, 0.7, 1.0], [0.6, 0.7, 0.8], [0.2, 0.5, 0.9]]  # ranges .5, .2, .7: differences .1, −.2, .3
-    got = metrics.range_difference(with_aug, without)
-    assert got["mean"] == pytest.approx(0.2 / 3)
-    assert got["std"] == pytest.approx(np.std([0.1, -0.2, 0.3], ddof=1))
-    assert got["n"] == 3
-    pd.testing.assert_series_equal(metrics.range_difference(pd.DataFrame(with_aug), pd.Series(without)), got)
-
-
-def test_range_difference_of_both_kinds_and_of_one_setting():
-    without = np.linspace(0, 0.95, 20)  # range .95, decile range .9
-    with_aug = [np.full(20, 0.5)]
-    assert metrics.range_difference(with_aug, without)["mean"] == pytest.approx(-0.9)
-    got = metrics.range_difference(with_aug, without, kind="range")
-    assert got["mean"] == pytest.approx(-0.95)
-    assert np.isnan(got["std"])
-
-
-@pytest.mark.parametrize(
-    ("with_aug", "kind", "says"),
-    [
-        ([[0.1, 0.2, 0.3]], "range", "setting 0 has shape (3,), not (2,)"),
-        ([[0.1, 0.2], [0.1]], "range", "setting 1 has shape (1,)"),
-        ([0.1, 0.2], "range", "give settings × classes"),
-        ([], "range", "no augmented setting"),
-        ([[0.1, 0.2]], "rnage", "Did you mean 'range'?"),
-    ],
-)
-def test_range_difference_refuses(with_aug, kind, says):
-    with pytest.raises(ClamkitError, match=re.escape(says)):
-        metrics.range_difference(with_aug, [0.1, 0.2], kind=kind)
-
-
 # long tails
 
 

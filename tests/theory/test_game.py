@@ -10,6 +10,7 @@ from clamkit.errors import ClamkitError
 from clamkit.theory import game
 from clamkit.theory.sets import Box, LowerBounded, Permutahedron, RatioBounded
 from clamkit.theory.update import clip_renormalise
+from helpers import players
 
 SETS = {
     "lower": lambda n, u: LowerBounded(n, u / n),
@@ -147,7 +148,7 @@ def test_averaged_weights_approach_the_equilibrium_like_one_over_the_root_of_t()
         M, S, lengths = rng.random((n, n)), half(n), np.array([100, 400, 1600, 6400])
         value, gaps = game.equilibrium(M, S).value, []
         for T in lengths:
-            played = game.play(game.best_response(M), S, game.tau_kl(n, int(T)), "kl", int(T))
+            played = game.play(players.best_response(M), S, game.tau_kl(n, int(T)), "kl", int(T))
             gaps.append((played.weights[:-1].mean(0) @ M).max() - value)
         assert (gaps <= np.sqrt(np.log(n) / (2 * lengths))).all()
         assert np.polyfit(np.log(lengths), np.log(gaps), 1)[0] == pytest.approx(-0.5, abs=0.06)
@@ -159,7 +160,7 @@ def test_averaged_weights_approach_the_equilibrium_like_one_over_the_root_of_t()
 @pytest.mark.parametrize("n_u", [0, 0.25, 0.5, 0.75])
 def test_the_constraint_damps_the_oscillation_of_best_responses(n_u):
     S = LowerBounded(5, n_u / 5)
-    played = game.play(game.best_response_on_curves(K_CURVES), S, 1, "best_response", 200)
+    played = game.play(players.best_response_on_curves(K_CURVES), S, 1, "best_response", 200)
     moves = np.abs(np.diff(played.weights, axis=0)).sum(1)
     assert moves[10:] == pytest.approx(np.full(190, 2 * (1 - n_u)))
 
@@ -168,7 +169,7 @@ def test_the_constraint_damps_the_oscillation_of_best_responses(n_u):
 @pytest.mark.parametrize("u", [0, 0.1])
 def test_multiplicative_weights_converge_where_best_responses_do_not(tau, u):
     S = LowerBounded(5, u)
-    played = game.play(game.best_response_on_curves(K_CURVES), S, tau, "kl", 1000)
+    played = game.play(players.best_response_on_curves(K_CURVES), S, tau, "kl", 1000)
     assert np.abs(np.diff(played.weights[-20:], axis=0)).max() < 1e-9
     assert played.losses[-1] == pytest.approx(S.value(played.payoffs[-1]))
 
@@ -185,19 +186,19 @@ def test_the_best_response_on_curves_is_what_slsqp_finds(seed):
         method="SLSQP",
         options={"ftol": 1e-13},
     )
-    v = game.best_response_on_curves(K_CURVES)(w)
+    v = players.best_response_on_curves(K_CURVES)(w)
     assert w @ v == pytest.approx(-found.fun, abs=1e-8)
     assert (-np.log1p(-v) / K_CURVES).sum() == pytest.approx(1)
 
 
 def test_the_best_response_on_curves_leaves_classes_without_weight():
-    v = game.best_response_on_curves([1, 2, 3])(np.array([0, 1, 0.0]))
+    v = players.best_response_on_curves([1, 2, 3])(np.array([0, 1, 0.0]))
     assert v == pytest.approx([0, 1 - np.exp(-2), 0])
 
 
 @pytest.mark.parametrize("lag", [0, 3])
 def test_the_gradient_player_looks_at_old_weights_and_starts_afresh(lag):
-    player, S = game.GradientPlayer(K_CURVES, step=0.05, lag=lag), half(5)
+    player, S = players.GradientPlayer(K_CURVES, step=0.05, lag=lag), half(5)
     played = game.play(player, S, 0.5, "kl", 20)
     theta = np.full(5, 0.2)
     for t in range(20):
@@ -210,7 +211,9 @@ def test_the_gradient_player_looks_at_old_weights_and_starts_afresh(lag):
 def test_a_lag_of_the_learner_makes_large_steps_oscillate():
     late, prompt = (
         np.abs(
-            np.diff(game.play(game.GradientPlayer(K_CURVES, 0.1, lag), half(5), 1.0, "kl", 2000).weights[-50:], axis=0)
+            np.diff(
+                game.play(players.GradientPlayer(K_CURVES, 0.1, lag), half(5), 1.0, "kl", 2000).weights[-50:], axis=0
+            )
         )
         for lag in (5, 0)
     )
@@ -246,20 +249,20 @@ def test_steps_that_are_none_are_refused(tau):
         (lambda: game.play([[0.5, 0.5]], RatioBounded(2, 3), 1, "clip"), "needs bounds on each weight"),
         (lambda: game.play(lambda w: w, LowerBounded(2, 0.6), 1, T=3), "no room for 2 classes"),
         (lambda: game.play(lambda w: w, RatioBounded(2, 0.5), 1, T=3), "at least 1"),
-        (lambda: game.play(game.best_response(np.eye(3)), half(2), 1, T=3), "2 rows"),
-        (lambda: game.play(game.best_response_on_curves([1, 2, 3]), half(2), 1, T=3), "for 2 classes"),
-        (lambda: game.play(game.GradientPlayer([1, 2, 3]), half(2), 1, T=3), "for 2 classes"),
-        (lambda: game.play(game.GradientPlayer([1, 2], step=0), half(2), 1, T=3), "step=0"),
-        (lambda: game.play(game.GradientPlayer([1, 2], lag=-1), half(2), 1, T=3), "lag"),
-        (lambda: game.best_response_on_curves([1, -2]), "above 0"),
+        (lambda: game.play(players.best_response(np.eye(3)), half(2), 1, T=3), "2 rows"),
+        (lambda: game.play(players.best_response_on_curves([1, 2, 3]), half(2), 1, T=3), "for 2 classes"),
+        (lambda: game.play(players.GradientPlayer([1, 2, 3]), half(2), 1, T=3), "for 2 classes"),
+        (lambda: game.play(players.GradientPlayer([1, 2], step=0), half(2), 1, T=3), "step=0"),
+        (lambda: game.play(players.GradientPlayer([1, 2], lag=-1), half(2), 1, T=3), "lag"),
+        (lambda: players.best_response_on_curves([1, -2]), "above 0"),
         (lambda: game.tau_paper(10, 50, -0.1), "alpha=-0.1"),
         (lambda: game.tau_paper(10, 0, 0.1), "T=0"),
         (lambda: game.stated_bound(0, 10, 0.1), "n=0"),
         (lambda: game.tau_kl(10, 50, 0.2), "no room for 10 classes"),
         (lambda: game.corrected_bound(-1, 0.1, 50), "D=-1"),
-        (lambda: game.trap_sequence(3, 10, 11, 0.2), "K from 0 to T"),
-        (lambda: game.trap_sequence(3, 10, 5, 1.2), "accuracy 1.2"),
-        (lambda: game.alternating_sequence(1, 10, 5), "at least two classes"),
+        (lambda: players.trap_sequence(3, 10, 11, 0.2), "K from 0 to T"),
+        (lambda: players.trap_sequence(3, 10, 5, 1.2), "accuracy 1.2"),
+        (lambda: players.alternating_sequence(1, 10, 5), "at least two classes"),
         (lambda: game.equilibrium(np.eye(3), half(2)), "2 rows"),
         (lambda: game.equilibrium([[0.5, np.nan]] * 2, half(2)), "finite numbers"),
         (lambda: game.equilibrium(np.ones((2, 0)), half(2)), "column for each strategy"),
@@ -288,7 +291,7 @@ def test_a_set_of_another_kind_is_refused():
 
 def test_the_suite_is_made_of_accuracies():
     for n, T in ((2, 7), (3, 50), (10, 333)):
-        suite = game.suite(n, T)
+        suite = players.suite(n, T)
         assert ("trap" in suite) == (n > 2)
         for v in suite.values():
             assert v.shape == (T, n)

@@ -11,6 +11,7 @@ from scipy.special import rel_entr
 from clamkit.theory import game
 from clamkit.theory.sets import Box, LowerBounded, Permutahedron, RatioBounded
 from clamkit.theory.update import clip_renormalise
+from helpers import players
 
 SETS = {
     "lower": lambda n, u: LowerBounded(n, u / n),
@@ -45,9 +46,9 @@ def test_the_trap_breaks_the_stated_bound_for_the_euclidean_projection(
     n, T, K, share, a, alpha, regret, bound, kl_regret
 ):
     S = half(n)
-    level = share * game.trap_limit(n)
-    v = game.trap_sequence(n, T, K, level)
-    assumed, measured = game.self_consistent_alpha(v, S)
+    level = share * players.trap_limit(n)
+    v = players.trap_sequence(n, T, K, level)
+    assumed, measured = players.self_consistent_alpha(v, S)
     trapped = game.regret(game.play(v, S, game.tau_paper(n, T, assumed)))
     tau = game.tau_paper(n, T, measured)
     by_kl = game.regret(game.play(v, S, tau, "kl"))
@@ -61,8 +62,8 @@ def test_the_trap_breaks_the_stated_bound_for_the_euclidean_projection(
 
 
 def test_alpha_and_tau_may_have_no_common_fixed_point():
-    v = game.trap_sequence(10, 1000, 100, 0.95 * game.trap_limit(10))
-    assumed, measured = game.self_consistent_alpha(v, half(10))
+    v = players.trap_sequence(10, 1000, 100, 0.95 * players.trap_limit(10))
+    assumed, measured = players.self_consistent_alpha(v, half(10))
     assert (assumed, measured) == (1, pytest.approx(0.9205, abs=5e-5))
     back = game.alpha_t(game.play(v, half(10), game.tau_paper(10, 1000, measured))).max()
     assert back == pytest.approx(1)
@@ -71,7 +72,7 @@ def test_alpha_and_tau_may_have_no_common_fixed_point():
 def test_the_trap_holds_below_its_limit_and_not_above():
     for n, u in ((3, 1 / 6), (5, 0.05), (10, 0.05)):
         for share, held in ((0.97, True), (1.03, False)):
-            v = game.trap_sequence(n, 2500, 250, share * game.trap_limit(n, u))
+            v = players.trap_sequence(n, 2500, 250, share * players.trap_limit(n, u))
             last = game.play(v, LowerBounded(n, u), 0.03).weights[-1]
             assert (np.argmax(last) == 1) == held
 
@@ -79,15 +80,15 @@ def test_the_trap_holds_below_its_limit_and_not_above():
 def test_no_trap_breaks_the_stated_bound_at_the_lengths_the_paper_trains_for():
     for n, T in product((3, 10), (50, 150)):
         for K, share in product((10, 25, T // 2), (0.6, 0.9, 0.99)):
-            v = game.trap_sequence(n, T, K, share * game.trap_limit(n))
-            assumed, _ = game.self_consistent_alpha(v, half(n))
+            v = players.trap_sequence(n, T, K, share * players.trap_limit(n))
+            assumed, _ = players.self_consistent_alpha(v, half(n))
             assert game.regret(game.play(v, half(n), game.tau_paper(n, T, assumed))) <= game.stated_bound(n, T, assumed)
 
 
 @pytest.mark.parametrize("projection", ["euclidean", "kl", "clip"])
 def test_a_small_floor_breaks_the_stated_bound_for_every_map(projection):
     S, T = LowerBounded(2, 1e-3), 300
-    v = game.alternating_sequence(2, T, 88)
+    v = players.alternating_sequence(2, T, 88)
     assert v[:2].tolist() == [[1, 0], [0, 1]]
     assert v[-88:].tolist() == [[0, 1]] * 88
     played = game.play(v, S, game.tau_paper(2, T, 0), projection)
@@ -109,7 +110,7 @@ def test_the_corrected_bound_is_nearly_reached(n, reached, bound):
     T = 1000
     tau = game.tau_kl(n, T)
     regrets = [
-        game.regret(game.play(game.alternating_sequence(n, T, int(pushes)), half(n), tau, "kl"))
+        game.regret(game.play(players.alternating_sequence(n, T, int(pushes)), half(n), tau, "kl"))
         for pushes in (3 * np.log(n) / tau, 2.5 / tau if n == 10 else 4.7 / tau)
     ]
     limit = game.corrected_bound(half(n), tau, T)
@@ -143,9 +144,9 @@ def max_player(kind, rng, n, T):
     if kind == "binary":
         return (rng.random((T, n)) < rng.random()).astype(float)
     if kind == "trap":
-        return game.trap_sequence(n, T, switch, rng.random())
+        return players.trap_sequence(n, T, switch, rng.random())
     if kind == "alternating":
-        return game.alternating_sequence(n, T, switch)
+        return players.alternating_sequence(n, T, switch)
     if kind == "against the weights":  # right where the min player stands, wrong elsewhere
         return lambda w: (w >= np.quantile(w, rng.choice([0.1, 0.5, 0.9]))).astype(float)
     drift = np.cumsum(rng.normal(0, 0.1, (T, n)), axis=0) + 0.5

@@ -192,6 +192,17 @@ def test_far_away_points():
     assert LowerBounded(2, 0.25).project([1e17, 0]).tolist() == [0.75, 0.25]
 
 
+@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize("ratio", [1e6, 1e9, 1e15])
+def test_large_ratios_are_kept_to_the_last_digits(ratio, projection):
+    S, rng = RatioBounded(5, ratio), np.random.default_rng(0)
+    for spread in (0.05, 0.5):
+        for x in rng.dirichlet(np.full(5, spread), size=50):
+            w = S.project(np.maximum(x, 1e-200), projection)
+            assert w.min() > 0
+            assert w.max() <= ratio * w.min() * (1 + 1e-12)
+
+
 # f(v): the linear programs of the definitions
 
 

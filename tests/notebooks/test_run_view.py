@@ -5,12 +5,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clamkit.apps import run_view
-from clamkit.apps.run_view import View, sentence_picture
 from clamkit.engine.store import RunFolder
 from clamkit.errors import ClamkitError
 from clamkit.lab.results import CommittedRun
 from clamkit.metrics import METRICS
+from helpers import run_view
+from helpers.run_view import View, sentence_picture
 
 from .widgets import pixels
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("ipywidgets", reason="ipywidgets is not installed: pip install 'clamkit[notebooks]'")
 
-from clamkit.apps.game_explorer import PLAYERS, SEQUENCES, Settings, game_explorer, rates
 from clamkit.errors import ClamkitError
 from clamkit.plots.theory import CORNERS
 from clamkit.theory import game
 from clamkit.theory.sets import LowerBounded
+from helpers.game_explorer import PLAYERS, SEQUENCES, Settings, game_explorer, rates
 
 from .widgets import controls, pixels
 

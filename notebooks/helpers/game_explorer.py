@@ -24,14 +24,15 @@ from clamkit.plots import style
 from clamkit.plots.theory import CORNERS, draw_triangle
 from clamkit.theory import game
 from clamkit.theory.sets import LowerBounded, SymmetricSet
+from helpers import players
 
 SIZE, DPI = (8.4, 5.9), 100  # inches, pixels per inch: with the sliders it fits a screen of 1280 pixels
 FIXED = {"figure.constrained_layout.use": False, "axes.titley": 1.0}  # nothing jumps while sliders move, and no search
 MOST_CLASSES, MOST_ROUNDS = 8, 500
 PLAYERS = {  # what the accuracies do; the sliders say what they are under equal weights
     "accuracies stay": lambda v, T: np.tile(v, (T, 1)),
-    "network answers at once": lambda v, T: game.best_response_on_curves(rates(v)),
-    "network learns": lambda v, T: game.GradientPlayer(rates(v), step=0.05),
+    "network answers at once": lambda v, T: players.best_response_on_curves(rates(v)),
+    "network learns": lambda v, T: players.GradientPlayer(rates(v), step=0.05),
 }
 TITLES = ("class weights", "value of the game", "regret against its bound")
 _BLUE, _DASHED = {"color": style.COLOURS["clam"]}, {"color": "#333333", "ls": "--", "lw": 1.2}
@@ -42,7 +43,7 @@ CURVES: dict[str, tuple[int, str, dict[str, Any]]] = {  # panel, name and look o
     "regret": (2, "regret: mean − best", _BLUE),
     "bound": (2, "bound D/(τt) + τ/8 (for KL and clip)", _DASHED),
 }
-SEQUENCES = ("learning curves", "drift", "alternating", "trap", "coin flips", "random")  # of `game.suite`
+SEQUENCES = ("learning curves", "drift", "alternating", "trap", "coin flips", "random")  # of `players.suite`
 
 
 def rates(v: np.ndarray) -> np.ndarray:
@@ -68,7 +69,7 @@ class Settings:
         if self.payoffs in PLAYERS:
             max_player = PLAYERS[self.payoffs](np.array(self.accuracies, dtype=float), T)
         elif self.payoffs in SEQUENCES:
-            max_player = game.suite(n, T)[self.payoffs]
+            max_player = players.suite(n, T)[self.payoffs]
         else:
             raise unknown("payoffs", self.payoffs, (*PLAYERS, *SEQUENCES))
         return game.play(max_player, LowerBounded(n, self.share / n), self.tau, self.projection, T)

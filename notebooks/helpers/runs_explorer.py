@@ -1,4 +1,4 @@
-"""Finished runs in JupyterLab and voila: `runs_explorer()`. Its pictures are those of `clamkit.apps.run_view`."""
+"""Finished runs in JupyterLab and voila: `runs_explorer()`. Its pictures are those of `helpers.run_view`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import ipywidgets as widgets
 import pandas as pd
 
 from clamkit import paths
-from clamkit.apps.run_view import View, sentence_picture
 from clamkit.engine.config import STRENGTHS
 from clamkit.engine.store import Run, RunStore
 from clamkit.errors import ClamkitError
 from clamkit.lab import results
 from clamkit.methods.specs import METHODS
 from clamkit.plots.style import label
+from helpers.run_view import View, sentence_picture
 
 SETTING = ("source", "dataset", "augmentation", "strength", "recipe", "seed")  # what the runs of a view share
 

@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("ipywidgets", reason="ipywidgets is not installed: pip install 'clamkit[notebooks]'")
 
 from clamkit import RunConfig, train
-from clamkit.apps.run_view import View
-from clamkit.apps.runs_explorer import find_runs, runs_explorer
 from clamkit.engine.store import RunFolder
 from clamkit.errors import ClamkitError
+from helpers.run_view import View
+from helpers.runs_explorer import find_runs, runs_explorer
 
 from .widgets import controls, pixels
 
