@@ -21,6 +21,7 @@ from clamkit.lab.grids import Grid
 from clamkit.lab.notebooks import notebook_config
 from clamkit.methods.specs import METHODS
 from clamkit.methods.weighters import build_method
+from helpers.run_measures import settling_epoch
 
 fuzz = partial(settings, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 numbers = st.floats() | st.integers() | st.integers(-3, 3) | st.floats(0, 1)
@@ -160,7 +161,7 @@ def test_histories(cases, tmp_path):
         for name in COLUMNS:
             assert np.array_equal(read[name], saved[name].flatten(), equal_nan=True)
         attempt(metrics.fairness_over_epochs, read)
-        attempt(metrics.settling_epoch, read)
+        attempt(settling_epoch, read)
         raw = bytearray((tmp_path / "history.parquet").read_bytes())
         place = draw.draw(st.integers(0, len(raw) - 1))
         raw[place : place + len(noise)] = noise
@@ -185,7 +186,7 @@ def test_histories_by_hand(cases):
     def check(columns):
         frame = pd.DataFrame(columns)
         attempt(metrics.fairness_over_epochs, frame)
-        attempt(metrics.settling_epoch, frame)
+        attempt(settling_epoch, frame)
         attempt(metrics.fairness, frame.iloc[:, 0])
         attempt(metrics.order_agreement, frame.iloc[:, 0], frame.iloc[:, 1])
 

@@ -18,40 +18,31 @@ TRIES = 10  # its number of draws before the centre fallback
 GREY = [0.2989, 0.587, 0.114]  # its weights of red, green and blue
 
 
+def _uniform(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.rand(*shape, generator=generator, device=generator.device)
+
+
 def crop_boxes(count: int, height: int, width: int, lower_bound: float, generator: torch.Generator) -> Tensor:
     """`count` boxes [count, 4] of (top, left, height, width), distributed as torchvision's RandomResizedCrop."""
     if not 0 < lower_bound <= 1:
         raise ClamkitError(
             f"crop lower bound {lower_bound} is not a share of the image area: it must lie in (0, 1]; 1 means no crop."
         )
-    whole = torch.tensor([0, 0, height, width], device=generator.device)
     if lower_bound == 1:
-        return whole.repeat(count, 1)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, device=generator.device)
-
-    area = height * width * (lower_bound + (1 - lower_bound) * draw(count, TRIES))
+        return torch.tensor([0, 0, height, width], device=generator.device).repeat(count, 1)
+    area = height * width * (lower_bound + (1 - lower_bound) * _uniform(generator, count, TRIES))
     low, high = map(math.log, RATIO)
-    aspect = torch.exp(low + (high - low) * draw(count, TRIES))
+    aspect = torch.exp(low + (high - low) * _uniform(generator, count, TRIES))
     w, h = torch.sqrt(area * aspect).round().long(), torch.sqrt(area / aspect).round().long()
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
     first = fits.long().argmax(1, keepdim=True)
     w, h = w.gather(1, first).squeeze(1), h.gather(1, first).squeeze(1)
-    top = (draw(count) * (height - h + 1)).long().clamp_max(height - h)
-    left = (draw(count) * (width - w + 1)).long().clamp_max(width - w)
+    top = (_uniform(generator, count) * (height - h + 1)).long().clamp_max(height - h)
+    left = (_uniform(generator, count) * (width - w + 1)).long().clamp_max(width - w)
     boxes = torch.stack([top, left, h, w], dim=1)
-    return torch.where(fits.any(1, keepdim=True), boxes, _centre_box(height, width, whole))
-
-
-def _centre_box(height: int, width: int, whole: Tensor) -> Tensor:
-    """The largest centred box with an allowed aspect ratio."""
-    h, w = height, width
-    if width / height < RATIO[0]:
-        h = round(width / RATIO[0])
-    elif width / height > RATIO[1]:
-        w = round(height * RATIO[1])
-    return torch.tensor([(height - h) // 2, (width - w) // 2, h, w], device=whole.device)
+    high, wide = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))  # with an allowed ratio
+    centre = torch.tensor([(height - high) // 2, (width - wide) // 2, high, wide], device=boxes.device)
+    return torch.where(fits.any(1, keepdim=True), boxes, centre)
 
 
 def _positions(start: Tensor, length: Tensor, out: int) -> Tensor:
@@ -124,7 +115,7 @@ class RandomResizedCrop:
     def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The random part alone: flips [count] and boxes [count, 4]."""
         boxes = crop_boxes(count, height, width, self.lower_bound, generator)
-        return _flips(count, self.flip, generator), boxes
+        return _uniform(generator, count) < 0.5 * self.flip, boxes
 
     def apply(self, x: Tensor, flips: Tensor, boxes: Tensor) -> Tensor:
         """The deterministic part: float images in the value range of x."""
@@ -157,11 +148,10 @@ class ColourJitter:
 
     def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Flips [count], factors [count, 3] and orders [count, 3]."""
-        flips = _flips(count, self.flip, generator)
+        flips = _uniform(generator, count) < 0.5 * self.flip
         low, high = max(0.0, 1 - self.strength), 1 + self.strength
-        factors = low + (high - low) * torch.rand(count, 3, generator=generator, device=generator.device)
-        order = torch.rand(count, 3, generator=generator, device=generator.device).argsort(1)
-        return flips, factors, order
+        factors = low + (high - low) * _uniform(generator, count, 3)
+        return flips, factors, _uniform(generator, count, 3).argsort(1)
 
     def apply(self, x: Tensor, flips: Tensor, factors: Tensor, order: Tensor) -> Tensor:
         x = mirror(resize(x, self.size), flips)
@@ -175,10 +165,6 @@ class ColourJitter:
 
 Transform = RandomResizedCrop | ColourJitter
 TRANSFORMS: dict[str, type[Transform]] = {"crop": RandomResizedCrop, "jitter": ColourJitter}
-
-
-def _flips(count: int, flip: bool, generator: torch.Generator) -> Tensor:
-    return torch.rand(count, generator=generator, device=generator.device) < (0.5 if flip else 0.0)
 
 
 def resize(x: Tensor, size: int | None) -> Tensor:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,28 +25,19 @@ EVALUATION_BATCH = 500
 WORKERS = min(8, os.cpu_count() or 1)  # processes that decode image files
 
 
+@dataclass
 class Batches:
-    """Training and evaluation batches on a device, normalised.
+    """Training and evaluation batches on a device, normalised."""
 
-    mean, std   three values on grey images repeat the channel, as the released code does
-    skip_bad    leave image files out that do not decode; they are named and counted
-    """
-
-    def __init__(
-        self,
-        transform: Transform,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        device: torch.device | str,
-        *,
-        size: int | None = None,
-        skip_bad: bool = False,
-        rank: int = 0,
-        world: int = 1,
-    ):
-        self.transform, self.mean, self.std = transform, mean, std
-        self.device, self.size, self.skip_bad = torch.device(device), size, skip_bad
-        self.rank, self.world = rank, world
+    transform: Transform
+    mean: tuple[float, ...]  # three values on grey images repeat the channel, as the released code does
+    std: tuple[float, ...]
+    device: torch.device | str
+    _: KW_ONLY
+    size: int | None = None
+    skip_bad: bool = False  # leave image files out that do not decode; they are named and counted
+    rank: int = 0
+    world: int = 1
 
     def share(self, samples: Tensor) -> Tensor:
         """This process's part of samples that all processes have."""
@@ -86,14 +79,9 @@ class Batches:
     def _decoded(self, reader: _Reader, split: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Decoded batches (images on the device, their positions) from worker processes."""
         bad: list[str] = []
-        on_cuda = self.device.type == "cuda"
-        loader = DataLoader(
-            reader,
-            batch_sampler=[rows.tolist() for rows in split],
-            num_workers=WORKERS,
-            collate_fn=_collate,
-            pin_memory=on_cuda,
-        )
+        on_cuda = torch.device(self.device).type == "cuda"
+        order = [rows.tolist() for rows in split]
+        loader = DataLoader(reader, batch_sampler=order, num_workers=WORKERS, collate_fn=_collate, pin_memory=on_cuda)
         for images, rows, unreadable in loader:
             bad += unreadable
             if bad and not self.skip_bad:
@@ -113,14 +101,9 @@ class _Reader(torch.utils.data.Dataset):
         return len(self.order)
 
     def __getitem__(self, position: int) -> tuple[Tensor | None, int, str]:
-        index, transform = int(self.order[position]), self.transform
-        box = None
-        if transform is not None:
-            generator = torch.Generator().manual_seed(self.seed ^ index)
-
-            def box(height: int, width: int) -> list[int]:
-                return transform.box(height, width, generator)
-
+        index, box = int(self.order[position]), None
+        if self.transform is not None:
+            box = partial(self.transform.box, generator=torch.Generator().manual_seed(self.seed ^ index))
         try:
             return self.files.read(index, box), position, ""
         except OSError:

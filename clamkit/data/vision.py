@@ -8,6 +8,7 @@ need none of it. Declaring the two missing operators first lets the import throu
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,10 +19,8 @@ def _declare_missing_operators() -> torch.library.Library | None:
     if spec is None or spec.origin is None:
         return None  # the import below says so
     for compiled in Path(spec.origin).parent.glob("_C*"):
-        try:
+        with suppress(OSError):
             torch.ops.load_library(str(compiled))
-        except OSError:
-            continue
     if hasattr(torch.ops.torchvision, "nms"):
         return None
     library = torch.library.Library("torchvision", "DEF")

@@ -71,17 +71,14 @@ class RunConfig(BaseModel):
 
     model: str = Field("tiny_resnet", description="one of " + ", ".join(MODELS))
     stem: Literal["imagenet", "small"] = Field(
-        "small",
-        description="for large or small images: ResNets begin with 7×7 stride 2 or 3×3, ViTs cut 16 or 4 pixels",
+        "small", description="for large or small images: ResNets begin with 7×7 stride 2 or 3×3, ViTs cut 16 or 4 px"
     )
     image_size: int | None = Field(None, ge=8, le=1024, description="training resolution; default: as the data is")
     epochs: int = Field(15, ge=1, description="15 are enough for the embedded data to settle")
     batch_size: int = Field(128, ge=1, description="as the released code")
     lr: float = Field(0.1, gt=0, description="peak learning rate of SGD; as the released code")
     momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum; as the released code")
-    weight_decay: float = Field(
-        5e-4, ge=0, description="as the released code on CIFAR-100; 1e-3 on the other small sets"
-    )
+    weight_decay: float = Field(5e-4, ge=0, description="as the released code on CIFAR-100; 1e-3 on other small sets")
     schedule: Literal["onecycle", "constant"] | None = Field(None, description="of the rate; default by protocol")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")
     amp: bool = Field(False, description="mixed precision: bfloat16, or float16 on a GPU that lacks it")

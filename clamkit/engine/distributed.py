@@ -64,14 +64,12 @@ def gather(part: Tensor) -> Tensor:
 
 def main_process_first(make: Callable[[], T]) -> T:
     """What `make` returns, called by the first process before the others: it downloads, sets aside, writes for all."""
-    if world_size() == 1:
-        return make()
-    if rank() == 0:
-        made = make()
+    if rank() > 0:
         dist.barrier()
-        return made
-    dist.barrier()
-    return make()
+    made = make()
+    if world_size() > 1 and rank() == 0:
+        dist.barrier()
+    return made
 
 
 def loss_scale(count: int, device: torch.device) -> Tensor | float:

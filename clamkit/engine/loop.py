@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from clamkit.data.augment import TRANSFORMS
 from clamkit.data.batches import Batches
-from clamkit.data.datasets import IMAGENET_MEAN, IMAGENET_STD, Dataset, load_data
+from clamkit.data.datasets import IMAGENET, Dataset, load_data
 from clamkit.engine import distributed
 from clamkit.engine.config import PROTOCOLS, RunConfig
 from clamkit.engine.device import find_device, mixed_precision, show_progress
@@ -37,6 +37,7 @@ from clamkit.metrics import class_accuracy, fairness
 
 WARM_UP = 0.3  # share of the steps in which the one-cycle rate rises, from 1/25 of the peak; then a cosine to ~0
 START, END = 1 / 25, 1e-5
+STATEFUL = ("model", "optimizer", "scaler", "weighter")  # parts of a state whose `state_dict` a checkpoint holds
 
 History = list[dict[str, Tensor]]  # for each epoch, the columns of a run's history by class
 Watch = Callable[[History, Sequence[str]], None]
@@ -74,13 +75,8 @@ def train(
 
 def load_config_data(config: RunConfig) -> Dataset:
     """The dataset that a config names, as training sees it."""
-    return load_data(
-        config.dataset,
-        data_dir=config.data_dir,
-        image_size=config.image_size,
-        skip_bad_images=config.skip_bad_images,
-        per_class=config.per_class,
-    )
+    options = config.model_dump(include={"data_dir", "image_size", "skip_bad_images", "per_class"})
+    return load_data(config.dataset, **options)
 
 
 @dataclass
@@ -101,31 +97,22 @@ class TrainingState:
 
     def load(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        if saved.get("scaler"):
-            self.scaler.load_state_dict(saved["scaler"])
-        self.weighter.load_state_dict(saved["weighter"])
+        for name in STATEFUL:
+            if name != "scaler" or saved.get(name):  # only float16 leaves a state of the scaler
+                getattr(self, name).load_state_dict(saved[name])
         self.kept = saved["best"]
         self.history = [dict(zip(COLUMNS, rows, strict=True)) for rows in saved["history"]]
 
     def to_save(self, seconds: float) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "weighter": self.weighter.state_dict(),
-            "best": self.kept,
-            "history": [[row[name] for name in COLUMNS] for row in self.history],
-            "seconds": seconds,
-            "data": self.dataset.sha256,
-        }
+        history = [[row[name] for name in COLUMNS] for row in self.history]
+        others = {"best": self.kept, "history": history, "seconds": seconds, "data": self.dataset.sha256}
+        return {name: getattr(self, name).state_dict() for name in STATEFUL} | others
 
 
 def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> TrainingState:
     """Model, optimizer, weighter and batches of a config, before the first epoch."""
     protocol = PROTOCOLS[config.protocol]
-    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if protocol.imagenet_statistics else (dataset.mean, dataset.std)
+    mean, std = IMAGENET if protocol.imagenet_statistics else (dataset.mean, dataset.std)
     size = config.image_size or dataset.x_train.shape[2]
     rank, world = distributed.rank(), distributed.world_size()
     model = build_model(config.model, dataset.num_classes, max(dataset.channels, len(mean)), config.stem, size)
@@ -134,25 +121,15 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     if world > 1 and device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # on CPUs each process normalises by its own part
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    momentum, decay = config.momentum, config.weight_decay
     optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        nesterov=config.momentum > 0,
-        fused=True,
+        model.parameters(), config.lr, momentum, weight_decay=decay, nesterov=momentum > 0, fused=True
     )
     if config.compile:
         model.compile()
     transform = TRANSFORMS[config.augmentation](config.strength, size=config.image_size, flip=config.flip)
-    weighter = build_method(
-        config.method,
-        config.dataset,
-        dataset.num_classes,
-        protocol=config.protocol,
-        label_smoothing=config.label_smoothing,
-        **config.method_settings(),
-    )
+    options = {"protocol": config.protocol, "label_smoothing": config.label_smoothing} | config.method_settings()
+    weighter = build_method(config.method, config.dataset, dataset.num_classes, **options)
     skip_bad = config.skip_bad_images
     batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=skip_bad, rank=rank, world=world)
     amp = mixed_precision(device) if config.amp else None
@@ -170,14 +147,10 @@ def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bo
     x, y = dataset.x_train, dataset.y_train
     if isinstance(x, Tensor):
         x, y = x.to(state.device), y.to(state.device)  # the whole set on the device, one byte a pixel
-    bar = tqdm(
-        range(len(state.history) + 1, config.epochs + 1),
-        initial=len(state.history),
-        total=config.epochs,
-        desc=f"{config.method} {config.augmentation} {config.strength:g} seed {config.seed}",
-        unit="epoch",
-        disable=not show_progress(progress) or not first,
-    )
+    title = f"{config.method} {config.augmentation} {config.strength:g} seed {config.seed}"
+    done, hidden = len(state.history), not first or not show_progress(progress)
+    left = range(done + 1, config.epochs + 1)
+    bar = tqdm(left, desc=title, initial=done, total=config.epochs, unit="epoch", disable=hidden)
     for epoch in bar:
         _epoch(config, state, x, y, epoch)
         tested = state.history[-1]["test_accuracy"].numpy()
@@ -259,12 +232,9 @@ def predict(state: TrainingState) -> tuple[np.ndarray, np.ndarray]:
     """Label and predicted class of each test image."""
     state.model.eval()
     test = state.batches.plain(state.dataset.x_test, state.dataset.y_test)
-    labels, predicted = zip(*((y, forward(state, x).argmax(1)) for x, y in test), strict=True)
-    return _gathered(labels), _gathered(predicted)
-
-
-def _gathered(parts: Sequence[Tensor]) -> np.ndarray:
-    return distributed.gather(torch.cat(list(parts))).cpu().numpy()
+    both = zip(*((y, forward(state, x).argmax(1)) for x, y in test), strict=True)
+    labels, predicted = (distributed.gather(torch.cat(parts)).cpu().numpy() for parts in both)
+    return labels, predicted
 
 
 def learning_rate(schedule: str, step: int, steps: int) -> float:
@@ -298,19 +268,13 @@ def _summary(state: TrainingState, labels: np.ndarray, predicted: np.ndarray, se
 
 
 def _resume(run: RunFolder, dataset: Dataset) -> dict | None:
-    saved = run.load_checkpoint()
-    if saved is None:
-        return None
-    if saved["data"] != dataset.sha256:
-        raise ClamkitError(
-            f"{run.folder.name} was begun on other content of {dataset.name} than is there now: restore the data, "
-            "or move the run folder away and start anew."
-        )
-    if (run.folder / "history.parquet").is_file():
-        try:
-            pd.read_parquet(run.folder / "history.parquet")
-        except Exception as error:
-            run.set_aside("history.parquet", str(error).split("\n")[0][:100])
+    if saved := run.load_checkpoint():
+        if saved["data"] != dataset.sha256:
+            raise ClamkitError(
+                f"{run.folder.name} was begun on other content of {dataset.name} than is there now: restore the data, "
+                "or move the run folder away and start anew."
+            )
+        run.read_or_set_aside("history.parquet", pd.read_parquet)
     return saved
 
 

@@ -8,13 +8,8 @@ from torch import Tensor, nn
 from clamkit.engine.config import MODELS
 from clamkit.errors import ClamkitError, unknown
 
-STEMS = ("imagenet", "small")
-PATCH = {"imagenet": 16, "small": 4}  # pixels of a ViT's patch
-VITS = {  # layers, heads, width
-    "tiny_vit": (4, 4, 64),
-    "vit_small": (12, 6, 384),
-    "vit_base": (12, 12, 768),
-}
+PATCH = {"imagenet": 16, "small": 4}  # by stem: pixels of a ViT's patch
+VITS = {"tiny_vit": (4, 4, 64), "vit_small": (12, 6, 384), "vit_base": (12, 12, 768)}  # layers, heads, width
 
 
 class _Block(nn.Module):
@@ -28,9 +23,8 @@ class _Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.shortcut = nn.Sequential()
         if stride != 1 or channels_in != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
+            self.shortcut.append(nn.Conv2d(channels_in, channels, 1, stride, bias=False))
+            self.shortcut.append(nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -39,17 +33,10 @@ class _Block(nn.Module):
 
 def tiny_resnet(num_classes: int, channels: int = 1) -> nn.Module:
     """A 78 k-parameter ResNet for 28–64 px on a CPU: stride-2 stem, one block at each of 16, 32, 64 channels."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, 2, 1, bias=False),
-        nn.BatchNorm2d(16),
-        nn.ReLU(inplace=True),
-        _Block(16, 16, 1),
-        _Block(16, 32, 2),
-        _Block(32, 64, 2),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(64, num_classes),
-    )
+    stem = (nn.Conv2d(channels, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+    blocks = (_Block(16, 16, 1), _Block(16, 32, 2), _Block(32, 64, 2))
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes))
+    return nn.Sequential(*stem, *blocks, *head)
 
 
 def build_model(
@@ -63,8 +50,8 @@ def build_model(
     """
     if name not in MODELS:
         raise unknown("model", name, MODELS)
-    if stem not in STEMS:
-        raise unknown("stem", stem, STEMS)
+    if stem not in PATCH:
+        raise unknown("stem", stem, PATCH)
     if name == "tiny_resnet":
         return tiny_resnet(num_classes, channels)
     from clamkit.data.vision import torchvision  # slow to import: only for models that need it

@@ -204,8 +204,7 @@ class RunFolder(Run):
             for name in self.damaged():
                 self.set_aside(name, "not what was written")
                 (self.folder / "DONE").unlink(missing_ok=True)
-        path = self.folder / "config.json"
-        found = None
+        path, found = self.folder / "config.json", None
         if path.is_file():
             try:
                 found = RunConfig(**json.loads(path.read_bytes()))
@@ -244,17 +243,18 @@ class RunFolder(Run):
             if path.is_file():
                 os.replace(path, self.folder / "checkpoint.previous.pt")
 
+    def read_or_set_aside(self, name: str, reader: Callable[[Path], Any]) -> Any:
+        """What is in a file of an unfinished run; None if it is not there, or damaged and now set aside."""
+        path = self.folder / name
+        try:
+            return reader(path) if path.is_file() else None
+        except Exception as error:  # zip, pickle, parquet and torch all have their own
+            self.set_aside(name, str(error).split("\n")[0][:100])
+
     def load_checkpoint(self) -> dict | None:
         """The newest sound checkpoint, tensors and plain values only."""
-        for name in ("checkpoint.pt", "checkpoint.previous.pt"):
-            path = self.folder / name
-            if not path.is_file():
-                continue
-            try:
-                return self.read_checkpoint(path)
-            except Exception as error:  # zip, pickle and torch all have their own
-                self.set_aside(name, str(error).split("\n")[0][:100])
-        return None
+        names = ("checkpoint.pt", "checkpoint.previous.pt")
+        return next(filter(None, (self.read_or_set_aside(name, self.read_checkpoint) for name in names)), None)
 
     @staticmethod
     def read_checkpoint(path: Path) -> dict:
@@ -270,14 +270,9 @@ class RunFolder(Run):
         import numpy as np
         import pandas as pd
 
-        epochs, classes = columns["weight"].shape
-        frame = pd.DataFrame(
-            {
-                "epoch": np.repeat(np.arange(1, epochs + 1, dtype=np.int32), classes),
-                "class": np.tile(np.arange(classes, dtype=np.int32), epochs),
-            }
-            | {name: columns[name].flatten().numpy() for name in COLUMNS}
-        )
+        epoch, label = np.indices(columns["weight"].shape, dtype=np.int32)
+        numbers = {"epoch": epoch.ravel() + 1, "class": label.ravel()}
+        frame = pd.DataFrame(numbers | {name: columns[name].flatten().numpy() for name in COLUMNS})
         with atomic(self.folder / "history.parquet") as temporary:
             frame.to_parquet(temporary, index=False, write_page_checksum=True)
 
@@ -315,7 +310,8 @@ class RunStore:
 
         kept, rows = self._index(), {}
         for run in self.runs():
-            seen = [_seen(run.folder / file) for file in ("config.json", "summary.json")]
+            files = [run.folder / "config.json", run.folder / "summary.json"]
+            seen = [(f.stat().st_size, f.stat().st_mtime_ns) if f.is_file() else None for f in files]
             name = run.folder.relative_to(self.root).as_posix()
             key = f"{name} {sha256(repr(seen).encode() + (run.folder / 'DONE').read_bytes())}"
             rows[key] = (kept.get(key) or _row(run)) | {"folder": str(run.folder)}
@@ -343,14 +339,6 @@ def read_history(content: bytes) -> pd.DataFrame:
     if frame.dtypes.astype(str).to_dict() != TYPES:
         raise ValueError(f"its columns are {', '.join(map(str, frame))}")
     return frame
-
-
-def _seen(file: Path) -> tuple[int, int] | None:
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return stat.st_size, stat.st_mtime_ns
 
 
 def _row(run: Run) -> dict[str, Any]:

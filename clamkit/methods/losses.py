@@ -9,8 +9,8 @@ from torch import Tensor
 from clamkit.errors import ClamkitError
 
 
-def check_labels(logits: Tensor, y: Tensor) -> None:
-    """Refuse soft labels and wrong shapes. Looks at types and shapes only: no device is waited for."""
+def checked_labels(logits: Tensor, y: Tensor, num_classes: int) -> Tensor:
+    """The labels as int64 (uint8 would be read as a mask). Looks at types and shapes only: no device is waited for."""
     if y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
         raise ClamkitError(
             f"labels of type {y.dtype} and shape {tuple(y.shape)} are not class numbers: class accuracies need one "
@@ -22,6 +22,12 @@ def check_labels(logits: Tensor, y: Tensor) -> None:
             f"logits of shape {tuple(logits.shape)} do not fit labels of shape {tuple(y.shape)}: "
             "give [batch, classes] and [batch]."
         )
+    if logits.shape[1] != num_classes:
+        raise ClamkitError(
+            f"the model gives {logits.shape[1]} logits, the weights are for {num_classes} classes: "
+            "build both with the same number."
+        )
+    return y.long()
 
 
 def cross_entropy(logits: Tensor, y: Tensor, *, label_smoothing: float = 0.0) -> Tensor:

@@ -6,7 +6,7 @@ A setting that no method had before also becomes a field of `RunConfig`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import log
 from typing import Any
@@ -14,13 +14,8 @@ from typing import Any
 from clamkit.errors import unknown
 
 PAPER_CLASSES = {  # the paper's datasets and how many classes they have
-    "cifar10": 10,
-    "fashion_mnist": 10,
-    "cifar100": 100,
-    "mini_imagenet": 100,
-    "imagenet": 1000,
-    "inaturalist2018": 8142,
-}
+    "cifar10": 10, "fashion_mnist": 10, "cifar100": 100, "mini_imagenet": 100, "imagenet": 1000, "inaturalist2018": 8142
+}  # fmt: skip
 STAND_INS = {"fashion_mnist_mini": "fashion_mnist", "imagenet_real": "imagenet", "inaturalist2018": "imagenet"}
 
 
@@ -42,19 +37,19 @@ class Method:
     about: str
     weighter: str | Callable[..., Any] = "Uniform"
     loss: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    released: Mapping[str | None, Mapping[str, Any]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    by_dataset: dict[str, dict[str, Any]] = field(default_factory=dict)
+    released: dict[str | None, dict[str, Any]] = field(default_factory=dict)
 
     def values(self, dataset: str | None, num_classes: int | None = None, protocol: str = "paper") -> dict[str, Any]:
         """The settings on a dataset that the paper, or with protocol="released" its code, gives."""
         if protocol not in ("paper", "released"):
             raise unknown("protocol", protocol, ("paper", "released"))
         alike = paper_dataset_like(dataset, num_classes)
-        found = dict(self.settings) | dict(self.by_dataset.get(alike, {}))
+        found = self.settings | self.by_dataset.get(alike, {})
         if protocol == "released":
-            found |= dict(self.released.get(None, {})) | dict(self.released.get(alike, {}))
+            found |= self.released.get(None, {}) | self.released.get(alike, {})
         return {key: value for key, value in found.items() if value is not None}
 
 
@@ -82,32 +77,21 @@ def paper_dataset_like(dataset: str | None, num_classes: int | None = None) -> s
 # u_min=None is 1/(2n), appendix "Hyperparameters of Our Method". The released code starts late on two datasets.
 _STEP: dict[str, Any] = {"tau": 1.0, "start_epoch": 0}
 _FLOOR: dict[str, Any] = _STEP | {"u_min": None}
-_LATE: dict[str | None, Mapping[str, Any]] = {"mini_imagenet": {"start_epoch": 50}, "imagenet": {"start_epoch": 30}}
+_LATE: dict[str | None, dict[str, Any]] = {"mini_imagenet": {"start_epoch": 50}, "imagenet": {"start_epoch": 30}}
 
 # Colours are Okabe and Ito's for the paper's methods, told apart by colour-blind readers; their kin get a shade.
 METHODS: dict[str, Method] = {
     "normal": Method("Normal", "#4d4d4d", "o", "Cross entropy with equal weights: what everybody trains."),
-    "focal": Method(
-        "Focal", "#e69f00", "^",
+    "focal": Method("Focal", "#e69f00", "^",
         "Focal loss (Lin et al. 2017): samples the model is sure of count less, by (1 − p)^γ. Classes have no weights.",
-        loss="focal",
-        settings={"gamma": 2.0},
-    ),
-    "pw": Method(
-        "PW", "#b8860b", "v",
+        loss="focal", settings={"gamma": 2.0}),
+    "pw": Method("PW", "#b8860b", "v",
         "Performance-weighted loss: like focal, but every sample keeps at least the share θ of its loss.",
-        loss="performance_weighted",
-        settings={"gamma": 2.5, "theta": 0.8},
-        released={None: {"gamma": 2.0}},
-    ),
-    "tce": Method(
-        "TCE", "#009e73", "P",
+        loss="performance_weighted", settings={"gamma": 2.5, "theta": 0.8}, released={None: {"gamma": 2.0}}),
+    "tce": Method("TCE", "#009e73", "P",
         "Tilted cross entropy: after each epoch the weights drift by γ toward the softmax of the class losses.",
-        weighter="TCE",
-        settings={"gamma": 0.5, "start_epoch": None},
-    ),
-    "ggf": Method(
-        "GGF", "#cc79a7", "X",
+        weighter="TCE", settings={"gamma": 0.5, "start_epoch": None}),
+    "ggf": Method("GGF", "#cc79a7", "X",
         "Generalised Gini weights: the class of rank r, worst first, gets max(α^(r − 1), w_min), every f-th epoch.",
         weighter="GGF",
         settings={"alpha": None, "w_min": None, "frequency": None, "rank_by": None, "start_epoch": None},
@@ -118,67 +102,32 @@ METHODS: dict[str, Method] = {
             "mini_imagenet": {"alpha": 0.95, "w_min": 0.01, "frequency": 2},
             "imagenet": {"alpha": 0.998, "w_min": 0.2, "frequency": 1},
         },
-        released={None: {"rank_by": "loss"}, "fashion_mnist": {"alpha": 0.95, "frequency": 1}},
-    ),
-    "apstar": Method(
-        "APStar", "#56b4e9", "<",
+        released={None: {"rank_by": "loss"}, "fashion_mnist": {"alpha": 0.95, "frequency": 1}}),
+    "apstar": Method("APStar", "#56b4e9", "<",
         "Projection on star sets as the CLAM authors adapted it: the worst tenth of the classes by loss gains weight, "
         "less each time the worst loss has not improved. The paper gives no α: this is the released code's.",
-        weighter="APStar",
-        settings={"alpha": 0.5, "start_epoch": None},
-    ),
-    "apstar_mmpf": Method(
-        "APStar, original", "#332288", ">",
+        weighter="APStar", settings={"alpha": 0.5, "start_epoch": None}),
+    "apstar_mmpf": Method("APStar, original", "#332288", ">",
         "APStar as Martinez et al. (2020) published it: no clip, and the network of the best step is the result.",
-        weighter="APStar",
-        settings={"alpha": 0.5, "start_epoch": None},
-        fixed={"original": True, "k_min": 20},
-    ),
-    "maxmin": Method(
-        "Max-min", "#8c2d04", "p",
+        weighter="APStar", settings={"alpha": 0.5, "start_epoch": None}, fixed={"original": True, "k_min": 20}),
+    "maxmin": Method("Max-min", "#8c2d04", "p",
         "Multiplicative weights on the full simplex: all weight may go to the worst class (paper, eq. 4).",
-        weighter="MaxMin",
-        settings=_STEP,
-        released=_LATE,
-    ),
-    "clam": Method(
-        "CLAM", "#0072b2", "s",
+        weighter="MaxMin", settings=_STEP, released=_LATE),
+    "clam": Method("CLAM", "#0072b2", "s",
         "The paper's method: w ← π(w·exp(−τv)/Z) after each epoch, v the training accuracies of the classes, π the "
         "Euclidean projection on w ≥ 1/(2n).",
-        weighter="CLAM",
-        settings=_FLOOR | {"projection": None},
-        released=_LATE | {None: {"projection": "released"}},
-    ),
-    "clam_kl": Method(
-        "CLAM, KL", "#d55e00", "D",
+        weighter="CLAM", settings=_FLOOR | {"projection": None}, released=_LATE | {None: {"projection": "released"}}),
+    "clam_kl": Method("CLAM, KL", "#d55e00", "D",
         "CLAM with the KL projection, for which the convergence theorem holds.",
-        weighter="CLAM",
-        settings=_FLOOR,
-        fixed={"projection": "kl"},
-        released=_LATE,
-    ),
-    "clam_clip": Method(
-        "CLAM, clip", "#5e3c99", "h",
+        weighter="CLAM", settings=_FLOOR, fixed={"projection": "kl"}, released=_LATE),
+    "clam_clip": Method("CLAM, clip", "#5e3c99", "h",
         "CLAM with the map of the paper's proof, max(x, u_min)/Z, which may leave the set.",
-        weighter="CLAM",
-        settings=_FLOOR,
-        fixed={"projection": "clip"},
-        released=_LATE,
-    ),
-    "clam_ratio": Method(
-        "CLAM, ratio", "#1b7837", "*",
+        weighter="CLAM", settings=_FLOOR, fixed={"projection": "clip"}, released=_LATE),
+    "clam_ratio": Method("CLAM, ratio", "#1b7837", "*",
         "CLAM on max w / min w ≤ r, the bound of the paper's practical section. It gives no r: 4 is what the released "
         "clip keeps.",
-        weighter="CLAM",
-        settings=_STEP | {"ratio": 4.0, "projection": None},
-        released=_LATE,
-    ),
-    "clam_released": Method(
-        "CLAM, released", "#c51b7d", "d",
+        weighter="CLAM", settings=_STEP | {"ratio": 4.0, "projection": None}, released=_LATE),
+    "clam_released": Method("CLAM, released", "#c51b7d", "d",
         "CLAM as the released code has it: clip to [½, 2] at mean 1, then divide by the mean.",
-        weighter="CLAM",
-        settings=_STEP,
-        fixed={"projection": "released"},
-        released=_LATE,
-    ),
+        weighter="CLAM", settings=_STEP, fixed={"projection": "released"}, released=_LATE),
 }  # fmt: skip

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from clamkit.checks import fraction, positive_int, step_size
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods import losses
-from clamkit.methods.losses import check_labels, cross_entropy
+from clamkit.methods.losses import checked_labels, cross_entropy
 from clamkit.methods.specs import find_method
 from clamkit.theory import update
-from clamkit.theory.sets import LowerBounded, RatioBounded, SymmetricSet
+from clamkit.theory.sets import LowerBounded, RatioBounded
 
 
 class Weighter(nn.Module):
@@ -36,6 +36,7 @@ class Weighter(nn.Module):
     """
 
     shown: tuple[str, ...] = ()
+    keeps_network = False  # whether the network as it was at the last step is the result, unless a later one is
     weights: Tensor
     epoch: Tensor
     correct: Tensor
@@ -48,8 +49,7 @@ class Weighter(nn.Module):
             raise ClamkitError(f"num_classes={num_classes}: weighting classes needs at least two.")
         if start_epoch < 0:
             raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
-        self.num_classes, self.start_epoch = num_classes, start_epoch
-        self.per_sample_loss = loss
+        self.num_classes, self.start_epoch, self.per_sample_loss = num_classes, start_epoch, loss
         self.register_buffer("weights", torch.ones(num_classes, dtype=torch.float64))
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))  # steps made so far
         self.register_buffer("correct", torch.zeros(num_classes, dtype=torch.int64))
@@ -59,13 +59,7 @@ class Weighter(nn.Module):
         self._warned = False
 
     def extra_repr(self) -> str:
-        own = {name: getattr(self, name) for name in self.shown if getattr(self, name) is not None}
-        return ", ".join([str(self.num_classes), *(f"{name}={value!r}" for name, value in own.items())])
-
-    @property
-    def keeps_network(self) -> bool:
-        """Whether the network as it was at the last step is the result of the training, unless a later one is."""
-        return False
+        return ", ".join([str(self.num_classes), *(f"{name}={getattr(self, name)!r}" for name in self.shown)])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         return self  # .to(), .cuda() and .half() leave the weights as they are
@@ -82,7 +76,7 @@ class Weighter(nn.Module):
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """mean over the batch of weights[y]·loss: the mean over samples, never divided by the summed weights."""
-        y = self._checked(logits, y)
+        y = checked_labels(logits, y, self.num_classes)
         if self._device_weights is None or self._device_weights.device != y.device:
             self._device_weights = self.weights.float().to(y.device)
         return (self._device_weights[y] * self.per_sample_loss(logits, y)).mean()
@@ -90,7 +84,7 @@ class Weighter(nn.Module):
     @torch.no_grad()
     def observe(self, logits: Tensor, y: Tensor) -> None:
         """Count one training batch. Call it once for each batch, not for evaluation batches."""
-        y = self._checked(logits, y)
+        y = checked_labels(logits, y, self.num_classes)
         if self.seen.device != y.device:
             self.correct, self.seen = self.correct.to(y.device), self.seen.to(y.device)
             self.loss_sum = self.loss_sum.to(y.device)
@@ -148,16 +142,6 @@ class Weighter(nn.Module):
         """New distribution over the seen classes, which together hold `share` of all weight."""
         raise TypeError(f"{type(self).__name__} does not define update()")
 
-    def _checked(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The labels as int64: uint8 ones would be read as a mask."""
-        check_labels(logits, y)
-        if logits.shape[1] != self.num_classes:
-            raise ClamkitError(
-                f"the model gives {logits.shape[1]} logits, the weights are for {self.num_classes} classes: "
-                "build both with the same number."
-            )
-        return y.long()
-
     def _given(self, values: ArrayLike | Tensor, name: str, high: float) -> np.ndarray:
         values = torch.as_tensor(values).detach().cpu().double().numpy()
         if values.shape != (self.num_classes,):
@@ -197,23 +181,22 @@ class CLAM(Weighter):
         projection: str = "euclidean",
         *,
         ratio: float | None = None,
-        **options: Any,
+        **common: Any,
     ):
-        super().__init__(num_classes, **options)
+        super().__init__(num_classes, **common)
         if projection not in update.MAPS:
             raise unknown("projection", projection, update.MAPS)
         if ratio is not None and (u_min is not None or projection not in ("euclidean", "kl")):
             raise ClamkitError("a ratio bound goes with projection='euclidean' or 'kl', and without u_min.")
         self.tau, self.projection = step_size(tau), projection
-        self.u_min = LowerBounded(num_classes, 0.5 / num_classes if u_min is None else u_min).u_min
+        self.u_min = LowerBounded(num_classes, u_min).u_min
         self.ratio = None if ratio is None else RatioBounded(num_classes, ratio).ratio
         self.shown = ("tau", "projection", "u_min" if ratio is None else "ratio")
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
         n = len(w)
-        S: SymmetricSet = LowerBounded(n, min(self.u_min / share, (1 - 1e-12) / n))
-        if self.ratio is not None:
-            S = RatioBounded(n, self.ratio)
+        floor = min(self.u_min / share, (1 - 1e-12) / n)  # below 1/n, also where the seen classes hold too little
+        S = LowerBounded(n, floor) if self.ratio is None else RatioBounded(n, self.ratio)
         return update.clam(w, v, S, self.tau, self.projection)
 
 
@@ -227,8 +210,8 @@ class TCE(Weighter):
 
     shown = ("gamma",)
 
-    def __init__(self, num_classes: int, gamma: float = 0.5, **options: Any):
-        super().__init__(num_classes, **options)
+    def __init__(self, num_classes: int, gamma: float = 0.5, **common: Any):
+        super().__init__(num_classes, **common)
         self.gamma = fraction(gamma, "gamma")
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
@@ -245,15 +228,9 @@ class GGF(Weighter):
     shown = ("alpha", "w_min", "frequency", "rank_by")
 
     def __init__(
-        self,
-        num_classes: int,
-        alpha: float,
-        w_min: float,
-        frequency: int = 1,
-        rank_by: str = "accuracy",
-        **options: Any,
+        self, num_classes: int, alpha: float, w_min: float, frequency: int = 1, rank_by: str = "accuracy", **common: Any
     ):
-        super().__init__(num_classes, **options)
+        super().__init__(num_classes, **common)
         if rank_by not in ("accuracy", "loss"):
             raise unknown("ranking", rank_by, ("accuracy", "loss"))
         self.alpha, self.w_min = fraction(alpha, "alpha"), fraction(w_min, "w_min")
@@ -278,27 +255,21 @@ class APStar(Weighter):
     best: Tensor
     k: Tensor
 
-    def __init__(
-        self, num_classes: int, alpha: float = 0.5, *, original: bool = False, k_min: int = 20, **options: Any
-    ):
-        super().__init__(num_classes, **options)
+    def __init__(self, num_classes: int, alpha: float = 0.5, *, original: bool = False, k_min: int = 20, **common: Any):
+        super().__init__(num_classes, **common)
         self.alpha, self.original, self.k_min = fraction(alpha, "alpha"), original, k_min
         self.register_buffer("best", torch.tensor(torch.inf, dtype=torch.float64))
         self.register_buffer("k", torch.tensor(1 if original else 0))
-        self._improved = False
-
-    @property
-    def keeps_network(self) -> bool:
-        return self.original and self._improved
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
-        self._improved = bool(losses.max() < self.best)
-        if self._improved:
+        improved = bool(losses.max() < self.best)
+        if improved:
             self.best.fill_(losses.max())
         if not self.original:
-            self.k.fill_(1 if self._improved else int(self.k) + 1)
+            self.k.fill_(1 if improved else int(self.k) + 1)
             return update.star_adapted(w, losses, self.alpha, int(self.k))
-        if self._improved:
+        self.keeps_network = improved
+        if improved:
             self.k.clamp_max_(self.k_min)
         w = update.star_original(w, losses, self.alpha, int(self.k), float(self.best))
         self.k += 1

@@ -17,16 +17,13 @@ from clamkit.errors import ClamkitError
 TAIL = 0.10  # the paper's "worst 10 % of the classes"
 METRICS = ("average", "std", "cov", "range", "decile_range", "worst", "best")  # what `fairness` gives
 HIGHER_IS_BETTER = ("average", "worst", "best")  # of the others, lower
-SHOTS = (20, 100)  # a class has few training images below the first, many above the second
 
 
 def class_accuracy(y_true: ArrayLike, y_pred: ArrayLike, num_classes: int) -> np.ndarray:
     """Share of each class's samples that were predicted right; nan where a class has no sample."""
     y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
     if y_true.shape != y_pred.shape or y_true.ndim != 1:
-        raise ClamkitError(
-            f"labels {y_true.shape} and predictions {y_pred.shape} must be two vectors of the same length."
-        )
+        raise ClamkitError(f"labels {y_true.shape} and predictions {y_pred.shape} must be vectors of the same length.")
     if y_true.size and (y_true.min() < 0 or y_true.max() >= num_classes):
         raise ClamkitError(
             f"labels run from {y_true.min()} to {y_true.max()}: with {num_classes} classes "
@@ -37,9 +34,7 @@ def class_accuracy(y_true: ArrayLike, y_pred: ArrayLike, num_classes: int) -> np
     return np.divide(right, seen, out=np.full(num_classes, np.nan), where=seen > 0)
 
 
-def checked_accuracies(
-    acc: ArrayLike, classes: Sequence[Any] | pd.Index | None = None, rows: Sequence[str] | None = None
-) -> np.ndarray:
+def checked_accuracies(acc: ArrayLike, classes: Any = None, rows: Sequence[str] | None = None) -> np.ndarray:
     """Checked float64 array: a vector over classes or, where `rows` names the rows, rows × classes."""
     acc = np.asarray(acc, dtype=np.float64)
     if acc.ndim != (1 if rows is None else 2) or acc.shape[-1] < 2:
@@ -86,17 +81,3 @@ def fairness_of_rows(acc: np.ndarray, tail: float) -> dict[str, np.ndarray]:
     with np.errstate(invalid="ignore"):  # nothing right in any class: 0 / 0 is nan
         cov = std / average
     return dict(zip(METRICS, (average, std, cov, acc[..., -1] - acc[..., 0], best - worst, worst, best), strict=True))
-
-
-def shot_groups(sizes: ArrayLike, bounds: tuple[int, int] = SHOTS) -> pd.Categorical:
-    """Which classes have many, a medium number of, or few training images; the usual split of long-tailed data.
-
-    sizes: training images of each class. Default bounds: many > 100, medium 20 to 100, few < 20.
-    """
-    sizes, (few, many) = np.asarray(sizes), bounds
-    if sizes.ndim != 1 or not sizes.size or not (sizes >= 0).all():
-        raise ClamkitError("sizes must be the number of training images of each class, 0 or more, in a vector.")
-    if not 0 < few <= many:
-        raise ClamkitError(f"bounds={bounds}: the bound of few must be above 0 and not above that of many.")
-    names = np.select([sizes > many, sizes >= few], ["many", "medium"], "few")
-    return pd.Categorical(names, ["many", "medium", "few"], ordered=True)

@@ -79,13 +79,11 @@ def compare(
         raise ClamkitError(f"confidence={confidence} must lie between 0 and 1, such as 0.95.")
     a, b = _as_frames(a, b, metrics, [on] if isinstance(on, str) else list(on))
     differences = _differences(a, b)
-    low, high = _bootstrap_interval(differences.to_numpy(), confidence, resamples, seed)
     moved = [d[d != 0] for d in differences.to_numpy().T]
-    p = np.array([wilcoxon(d).pvalue if d.size else 1.0 for d in moved])
-    table = pd.DataFrame(
-        {"n": len(differences), "mean_difference": differences.mean(), "ci_low": low, "ci_high": high, "p": p}
-    ).rename_axis("metric")
-    table["p_holm"] = holm(p)
+    table = pd.DataFrame({"n": len(differences), "mean_difference": differences.mean()}).rename_axis("metric")
+    table["ci_low"], table["ci_high"] = _bootstrap_interval(differences.to_numpy(), confidence, resamples, seed)
+    table["p"] = [wilcoxon(d).pvalue if d.size else 1.0 for d in moved]
+    table["p_holm"] = holm(table["p"].to_numpy())
     table["effect"] = [_rank_biserial(d) for d in moved]
     # Holm rejects nothing unless the smallest p passes after it was multiplied by the number of metrics
     first_step = smallest_p(max(d.size for d in moved), len(moved))
@@ -172,9 +170,7 @@ def _bootstrap_interval(values: np.ndarray, confidence: float, resamples: int, s
     return np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
 
 
-def _as_frames(
-    a: Sample, b: Sample, metrics: str | Sequence[str] | None, on: list[str]
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _as_frames(a: Sample, b: Sample, metrics: Any, on: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """a and b with the pairs as index and the metrics as columns."""
     if isinstance(a, pd.DataFrame) and isinstance(b, pd.DataFrame):
         metrics = [metrics] if isinstance(metrics, str) else list(metrics or (m for m in METRICS if m in a and m in b))
@@ -185,14 +181,14 @@ def _as_frames(
                 if column not in frame:
                     raise unknown("column", column, map(str, frame.columns))
         return a.set_index(on)[metrics], b.set_index(on)[metrics]
-    if isinstance(a, pd.Series) and isinstance(b, pd.Series):
-        name = a.name or "value"
-        return a.to_frame(name), b.to_frame(name)
-    if np.ndim(a) != 1 or np.shape(a) != np.shape(b):
-        raise ClamkitError(
-            f"a has shape {np.shape(a)} and b {np.shape(b)}: give two frames, two Series or two vectors of one length."
-        )
-    return pd.DataFrame({"value": np.asarray(a)}), pd.DataFrame({"value": np.asarray(b)})
+    if not (isinstance(a, pd.Series) and isinstance(b, pd.Series)):
+        a, b = np.asarray(a), np.asarray(b)
+        if a.ndim != 1 or a.shape != b.shape:
+            raise ClamkitError(
+                f"a has shape {a.shape} and b {b.shape}: give two frames, two Series or two vectors of one length."
+            )
+        a, b = pd.Series(a), pd.Series(b)
+    return a.to_frame(a.name or "value"), b.to_frame(a.name or "value")
 
 
 def _differences(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
@@ -232,18 +228,12 @@ def wilson(right: ArrayLike, seen: ArrayLike, confidence: float = 0.95) -> tuple
 
 def sampling_std(right: ArrayLike, seen: ArrayLike) -> float:
     """The std over classes that comes from the number of images alone: √ mean of v(1 − v)/n."""
-    right, seen = np.asarray(right), np.asarray(seen)
-    v = right / seen
-    return float(np.sqrt(np.mean(v * (1 - v) / seen)))
+    v = np.asarray(right) / np.asarray(seen)
+    return float(np.sqrt(np.mean(v * (1 - v) / np.asarray(seen))))
 
 
 def class_changes(
-    right: ArrayLike,
-    seen: ArrayLike,
-    right_after: ArrayLike,
-    seen_after: ArrayLike,
-    lost: ArrayLike | None = None,
-    won: ArrayLike | None = None,
+    right: ArrayLike, seen: ArrayLike, right_after: ArrayLike, seen_after: ArrayLike, lost: Any = None, won: Any = None
 ) -> pd.DataFrame:
     """Did the accuracy of each class change? One row a class: change, p, p_holm, q.
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,9 +22,7 @@ from clamkit.theory import update
 from clamkit.theory.sets import LowerBounded, Permutahedron, RatioBounded, SymmetricSet, normalise
 
 PROJECTIONS = (*update.MAPS, "best_response")
-Respond = Callable[[np.ndarray], np.ndarray]  # w → v, or x → π(x)
-Step = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (w, v) → x
-RAISED = 1e-12  # a weight counts as raised by the projection when it grew by more than this share (rounding)
+Respond = Callable[[np.ndarray], np.ndarray]  # w → v
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,6 @@ class Play:
     payoffs: np.ndarray  # [T, n]: v¹ … v^T
     unprojected: np.ndarray  # [T, n]: x² … x^{T+1}, after the multiplicative step, before the projection
     losses: np.ndarray  # [T]: w^t·v^t
-
-
-class Learner(Protocol):
-    """A max player with a memory."""
-
-    def start(self) -> Respond: ...
 
 
 @dataclass(frozen=True)
@@ -66,19 +57,11 @@ def checked_accuracies(v: ArrayLike, n: int, where: str) -> np.ndarray:
     return v
 
 
-def _min_player(S: SymmetricSet, tau: float, projection: str) -> tuple[Step, Respond]:
-    """The step (w, v) → x and the map x → π(x) of the update rule."""
-    if projection == "best_response":
-        return lambda w, v: S.argmin(v), lambda x: x
-    if projection not in update.MAPS:
-        raise unknown("projection", projection, PROJECTIONS)
-    return partial(update.multiplicative_step, tau=tau), partial(update.into_set, S=S, projection=projection)
-
-
 def _max_player(given: Any, T: int | None) -> tuple[Respond, int]:
     """The function w → v of a fresh max player, and the number of rounds."""
-    if hasattr(given, "start") or callable(given):
-        return given.start() if hasattr(given, "start") else given, positive_int(T, "T")
+    given = given.start() if hasattr(given, "start") else given
+    if callable(given):
+        return given, positive_int(T, "T")
     T = positive_int(len(given) if T is None else T, "T")
     if len(given) < T:
         raise ClamkitError(f"T={T} rounds, but the sequence has {len(given)}: give a longer one or a smaller T.")
@@ -86,30 +69,26 @@ def _max_player(given: Any, T: int | None) -> tuple[Respond, int]:
     return lambda w: next(rows), T
 
 
-def play(
-    max_player: ArrayLike | Respond | Learner,
-    S: SymmetricSet,
-    tau: float,
-    projection: str = "euclidean",
-    T: int | None = None,
-) -> Play:
+def play(max_player: Any, S: SymmetricSet, tau: float, projection: str = "euclidean", T: int | None = None) -> Play:
     """w ← π(w·exp(−τv)/Z) for T rounds from the uniform w (paper, Algorithm 1 and eq. 8).
 
     max_player  an array [T, n] of accuracies, or a function w → v; one with a memory has `start()`, which returns
                 such a function afresh
-    projection  "euclidean" and "kl": the nearest point of S; "clip": clip to the bounds of S and renormalise (the
-                map of the paper's proof); "released": clip to [1/(2n), 2/n] and renormalise, whatever S is;
-                "best_response": no step at all, w ← argmin over S of w·v, which does not look at τ
+    projection  π of `update.into_set`; or "best_response": no step, w ← argmin over S of w·v, which does not look at τ
     """
-    tau = positive(tau, "tau", "The paper uses 1; tau_paper and tau_kl give the values of the theorems.")
-    step, pi = _min_player(S, tau, projection)
+    tau = positive(tau, "tau", "The paper uses 1; tau_kl gives the value of the corrected theorem.")
+    if projection not in PROJECTIONS:
+        raise unknown("projection", projection, PROJECTIONS)
     respond, T = _max_player(max_player, T)
     weights, payoffs, unprojected = np.empty((T + 1, S.n)), np.empty((T, S.n)), np.empty((T, S.n))
     weights[0] = 1 / S.n
     for t in range(T):
         payoffs[t] = checked_accuracies(respond(weights[t].copy()), S.n, f"round {t + 1}")
-        unprojected[t] = step(weights[t], payoffs[t])
-        weights[t + 1] = pi(unprojected[t])
+        if projection == "best_response":
+            unprojected[t] = weights[t + 1] = S.argmin(payoffs[t])
+        else:
+            unprojected[t] = update.multiplicative_step(weights[t], payoffs[t], tau)
+            weights[t + 1] = update.into_set(unprojected[t], S, projection)
     losses = np.einsum("tn,tn->t", weights[:-1], payoffs)
     return Play(S, tau, projection, weights, payoffs, unprojected, losses)
 
@@ -123,54 +102,18 @@ def regret(played: Play, S: SymmetricSet | None = None) -> float:
     return float(played.losses.mean() - S.value(played.payoffs.mean(axis=0)))
 
 
-def alpha_t(played: Play, comparator: ArrayLike | None = None) -> np.ndarray:
-    """α_t of Theorem 1 for each round: the share of w̃·v^t that lies on classes the projection raised (ε_i > 0).
-
-    w̃ is the best fixed point of S unless another comparator is given; a round with w̃·v^t = 0 counts as 0.
-    """
-    w = played.S.argmin(played.payoffs.mean(axis=0)) if comparator is None else np.asarray(comparator)
-    raised = played.weights[1:] > played.unprojected * (1 + RAISED)
-    total = played.payoffs @ w
-    return np.divide((played.payoffs * raised) @ w, total, out=np.zeros(len(total)), where=total > 0)
-
-
-def _rate(n: int, T: int, alpha: float) -> float:
-    """√(ln n / T), for an α that makes sense."""
-    if not 0 <= alpha < np.inf:
-        raise ClamkitError(f"alpha={alpha:g}: it is a share (Theorem 1), so it cannot be negative or infinite.")
-    return float(np.sqrt(np.log(positive_int(n, "n")) / positive_int(T, "T")))
-
-
-def half_uniform(n: int, u_min: float | None) -> LowerBounded:
-    return LowerBounded(n, 0.5 / n if u_min is None else u_min)
-
-
-def tau_paper(n: int, T: int, alpha: float) -> float:
-    """τ of Theorem 1: ln(1 + √(ln n / T) / (1 + α))."""
-    return float(np.log1p(_rate(n, T, alpha) / (1 + alpha)))
-
-
 def tau_kl(n: int, T: int, u_min: float | None = None) -> float:
     """τ = √(8D/T), for which the corrected bound on w ≥ u_min (1/(2n) unless given) is smallest."""
-    return float(np.sqrt(8 * half_uniform(n, u_min).kl_diameter() / positive_int(T, "T")))
+    return float(np.sqrt(8 * LowerBounded(n, u_min).kl_diameter() / positive_int(T, "T")))
 
 
-def stated_bound(n: int, T: int, alpha: float) -> float:
-    """The paper's Theorem 1: ln n / T + (1 + α) √(ln n / T). The Euclidean projection can break it."""
-    s = _rate(n, T, alpha)
-    return s**2 + (1 + alpha) * s
-
-
-def corrected_bound(S: SymmetricSet | float, tau: float, T: int) -> float:
-    """D/(τT) + τ/8, which holds for the KL projection and for clipping to bounds; S is a set or its D.
+def corrected_bound(S: SymmetricSet, tau: float, T: int) -> float:
+    """D/(τT) + τ/8, D the KL diameter of S: holds for the KL projection and for clipping to bounds.
 
     By KL(w̃‖π(x)) ≤ KL(w̃‖x) for w̃ in S and Hoeffding's lemma on ln Z; with τ = √(8D/T) it is √(D/(2T)).
     """
-    D = S.kl_diameter() if isinstance(S, SymmetricSet) else S
-    if not 0 <= D < np.inf:
-        raise ClamkitError(f"D={D:g}: give a set, or its kl_diameter(), a finite number ≥ 0.")
     tau = positive(tau, "tau", "tau_kl gives the value that makes this bound smallest.")
-    return float(D / (tau * positive_int(T, "T")) + tau / 8)
+    return float(S.kl_diameter() / (tau * positive_int(T, "T")) + tau / 8)
 
 
 def checked_matrix(M: ArrayLike, n: int) -> np.ndarray:
@@ -217,8 +160,5 @@ def equilibrium(M: ArrayLike, S: SymmetricSet) -> Equilibrium:
     )
     if not answer.success:
         raise ClamkitError(f"the linear program has no solution, is S = {vars(S)} empty? HiGHS says: {answer.message}")
-    return Equilibrium(
-        value=float(answer.fun),
-        weights=L @ answer.x[:-1],
-        strategy=normalise(np.clip(-answer.ineqlin.marginals[:m], 0, None)),
-    )
+    strategy = normalise(np.clip(-answer.ineqlin.marginals[:m], 0, None))
+    return Equilibrium(float(answer.fun), L @ answer.x[:-1], strategy)

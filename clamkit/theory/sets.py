@@ -12,7 +12,6 @@ all its breakpoints at once and then solved between two of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,9 +43,7 @@ def normalise(x: np.ndarray) -> np.ndarray:
 
 def _cumulated(x: np.ndarray) -> np.ndarray:
     """Sums of the first 0, 1, …, n entries."""
-    sums = np.zeros(x.size + 1)
-    np.cumsum(x, out=sums[1:])
-    return sums
+    return np.concatenate([[0.0], np.cumsum(x)])
 
 
 def _clipped_sum(ascending: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -120,14 +117,15 @@ class SymmetricSet(ABC):
 
 
 class LowerBounded(SymmetricSet):
-    """{w ≥ u_min, Σw = 1}: the set of the paper's Algorithm 2; u_min = 0 is the whole simplex.
+    """{w ≥ u_min, Σw = 1}: the set of the paper's Algorithm 2; u_min = 0 is the whole simplex, None is 1/(2n).
 
     f(v) = u_min Σv + (1 − n·u_min) min v; for u_min = 1/(2n): ½ mean + ½ min.
     """
 
-    def __init__(self, n: int, u_min: float):
+    def __init__(self, n: int, u_min: float | None = None):
         self.n = positive_int(n, "n")
         room = 1 / self.n
+        u_min = room / 2 if u_min is None else u_min
         if not (0 <= u_min < room or self.n == u_min == 1):
             raise ClamkitError(
                 f"u_min={u_min:g} leaves no room for {n} classes: it must be at least 0 and below 1/{n} = {room:g}. "
@@ -192,9 +190,7 @@ class Box(SymmetricSet):
             return np.where(x > 0, self.high, (1 - held) / max(zeros, 1))
         c = np.sort(np.concatenate([self.low / positive, self.high / positive]))
         c = c[c > 0]  # low = 0 needs no smaller c: the unclipped x would be in the set
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # bounds beyond the largest float: c·x is below low for all x
+        with np.errstate(over="ignore", invalid="ignore"):  # a bound beyond the largest float: c·x < low for all x
             total = np.nan_to_num(c * _clipped_sum(ascending, self.low / c, self.high / c), nan=self.n * self.low)
         return np.clip(np.interp(1.0, total, c) * x, self.low, self.high)
 
@@ -267,12 +263,6 @@ class RatioBounded(SymmetricSet):
         return float((np.log(self.n * a) + k * self.ratio * a * np.log(self.ratio)).max())
 
 
-def _isotonic(x: np.ndarray, **how: Any) -> np.ndarray:
-    from scipy.optimize import isotonic_regression  # half a second to import, and only this set needs it
-
-    return isotonic_regression(x, **how).x
-
-
 class Permutahedron(SymmetricSet):
     """The convex hull of all reorderings of w: the set behind GGF (paper, eq. 1 and 6). f(v) = Σ w↓_i v↑_i.
 
@@ -293,18 +283,22 @@ class Permutahedron(SymmetricSet):
 
     def _euclidean(self, x: np.ndarray) -> np.ndarray:
         """x − (the non-increasing sequence nearest to x↓ − w↓)."""
+        from scipy.optimize import isotonic_regression  # half a second to import, and only this set needs it
+
         order = np.argsort(-x)
         w = np.empty(self.n)
-        w[order] = x[order] - _isotonic(x[order] - self.w, increasing=False)
+        w[order] = x[order] - isotonic_regression(x[order] - self.w, increasing=False).x
         return np.maximum(w, 0)
 
     def _kl(self, x: np.ndarray) -> np.ndarray:
         """x · (the non-decreasing sequence nearest to w↓/x↓, each entry counting x↓ times)."""
+        from scipy.optimize import isotonic_regression
+
         order = np.argsort(-x)
         positive = np.count_nonzero(x)
         first, last = order[:positive], order[positive:]
         w = np.empty(self.n)
-        w[first] = x[first] * _isotonic(self.w[:positive] / x[first], weights=x[first])
+        w[first] = x[first] * isotonic_regression(self.w[:positive] / x[first], weights=x[first]).x
         w[last] = self.w[positive:].sum() / max(last.size, 1)
         return w
 

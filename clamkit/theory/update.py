@@ -23,9 +23,8 @@ def multiplicative_step(w: np.ndarray, v: np.ndarray, tau: float) -> np.ndarray:
 
     v is shifted by its minimum first, so that a large τ cannot turn every entry into zero.
     """
-    tau = step_size(tau)
     alive = w > 0  # the shift is by the smallest v that still carries weight
-    return normalise(w * np.exp(-tau * np.maximum(v - v[alive].min(), 0)))
+    return normalise(w * np.exp(-step_size(tau) * np.maximum(v - v[alive].min(), 0)))
 
 
 def clip_renormalise(x: ArrayLike, low: float, high: float = np.inf) -> np.ndarray:
@@ -43,7 +42,11 @@ def released_clip(x: np.ndarray) -> np.ndarray:
 
 
 def into_set(x: np.ndarray, S: SymmetricSet, projection: str) -> np.ndarray:
-    """π(x) by name: a projection on S, `clip` to its bounds (the proof's map), or the `released` clip."""
+    """π(x), the way back into S after a step.
+
+    "euclidean", "kl": the nearest point of S; "clip": clip to the bounds of S and renormalise (the map of the paper's
+    proof); "released": clip to [1/(2n), 2/n] and renormalise, whatever S is.
+    """
     if projection == "released":
         return released_clip(x)
     if projection in PROJECTIONS:

@@ -2,6 +2,8 @@
 
 theory_figures  notebooks 01 to 03
 paper_audit     the paper's tables checked against themselves: notebook 04, quoted in 25, 26, 28 and 29
+players         notebooks 01 and 03: max players, the paper's Theorem 1
 run_figures     notebooks 05 and 21 to 29
+run_measures    notebooks 22 and 28
 real_labels     notebook 29
 """

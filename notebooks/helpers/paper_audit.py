@@ -19,7 +19,7 @@ from clamkit.lab.paper import ALPHA_ASSUMED, by_method, by_metric
 from clamkit.methods.specs import PAPER_CLASSES
 from clamkit.metrics import HIGHER_IS_BETTER, TAIL, tail_size
 from clamkit.plots import COLOURS, MARKERS, label, styled
-from clamkit.theory.game import tau_paper
+from helpers.players import tau_paper
 
 ROUNDING = 0.05  # half a unit of the last printed digit, in percent
 SETTINGS = 8  # augmentation settings behind each printed mean, one of them without augmentation
@@ -34,7 +34,8 @@ def claims() -> pd.DataFrame:
     """Each claim of the text that its printed numbers can check: claim, section, holds, evidence.
 
     A claim is a set of margins and holds if every one is above 0. What the paper shows only in figures (when the
-    weights settle, their order against the accuracies) needs runs: `metrics.settling_epoch`, `metrics.order_agreement`.
+    weights settle, their order against the accuracies) needs runs: `helpers.run_measures.settling_epoch`,
+    `metrics.order_agreement`.
     """
     equity, difference = ("std", "cov", "range"), ("range_difference", "range_difference")
     six = pd.concat([_leads(table, *equity, over="normal") for table in ("fairness_crop", "inaturalist")])

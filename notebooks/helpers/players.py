@@ -1,4 +1,4 @@
-"""Who plays against the min player: max players, and sequences to try a bound on."""
+"""Theorem 1 as the paper states it, and who plays against the min player: max players, sequences to try a bound on."""
 
 from __future__ import annotations
 
@@ -9,17 +9,39 @@ from numpy.typing import ArrayLike
 
 from clamkit.checks import positive, positive_int
 from clamkit.errors import ClamkitError
-from clamkit.theory.game import (
-    Respond,
-    alpha_t,
-    checked_accuracies,
-    checked_matrix,
-    half_uniform,
-    play,
-    tau_kl,
-    tau_paper,
-)
+from clamkit.theory.game import Play, Respond, checked_accuracies, checked_matrix, play, tau_kl
 from clamkit.theory.sets import LowerBounded, SymmetricSet
+
+RAISED = 1e-12  # a weight counts as raised by the projection when it grew by more than this share (rounding)
+
+
+def alpha_t(played: Play, comparator: ArrayLike | None = None) -> np.ndarray:
+    """α_t of Theorem 1 for each round: the share of w̃·v^t that lies on classes the projection raised (ε_i > 0).
+
+    w̃ is the best fixed point of S unless another comparator is given; a round with w̃·v^t = 0 counts as 0.
+    """
+    w = played.S.argmin(played.payoffs.mean(axis=0)) if comparator is None else np.asarray(comparator)
+    raised = played.weights[1:] > played.unprojected * (1 + RAISED)
+    total = played.payoffs @ w
+    return np.divide((played.payoffs * raised) @ w, total, out=np.zeros(len(total)), where=total > 0)
+
+
+def _rate(n: int, T: int, alpha: float) -> float:
+    """√(ln n / T), for an α that makes sense."""
+    if not 0 <= alpha < np.inf:
+        raise ClamkitError(f"alpha={alpha:g}: it is a share (Theorem 1), so it cannot be negative or infinite.")
+    return float(np.sqrt(np.log(positive_int(n, "n")) / positive_int(T, "T")))
+
+
+def tau_paper(n: int, T: int, alpha: float) -> float:
+    """τ of Theorem 1: ln(1 + √(ln n / T) / (1 + α))."""
+    return float(np.log1p(_rate(n, T, alpha) / (1 + alpha)))
+
+
+def stated_bound(n: int, T: int, alpha: float) -> float:
+    """The paper's Theorem 1: ln n / T + (1 + α) √(ln n / T). The Euclidean projection can break it."""
+    s = _rate(n, T, alpha)
+    return s**2 + (1 + alpha) * s
 
 
 def self_consistent_alpha(payoffs: np.ndarray, S: SymmetricSet, projection: str = "euclidean") -> tuple[float, float]:
@@ -44,7 +66,7 @@ def trap_limit(n: int, u_min: float | None = None) -> float:
 
     (1 − n·u)(n − 2) / (n (1 − (n − 1)u)); for u = 1/(2n), the default: (n − 2)/(n + 1).
     """
-    u = half_uniform(n, u_min).u_min
+    u = LowerBounded(n, u_min).u_min
     return (1 - n * u) * (n - 2) / (n * (1 - (n - 1) * u))
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from clamkit.data.augment import ColourJitter, RandomResizedCrop, normalise
 from clamkit.data.batches import Batches
-from clamkit.data.datasets import IMAGENET_MEAN, IMAGENET_STD, load_data
+from clamkit.data.datasets import IMAGENET, load_data
 from clamkit.data.readers import Files
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import train
@@ -59,9 +59,9 @@ def test_processes_share_every_batch_of_one(transform):
 
 def test_three_means_repeat_a_grey_image():
     x = torch.randint(0, 256, (4, 1, 6, 6), dtype=torch.uint8)
-    batches = Batches(RandomResizedCrop(1.0), IMAGENET_MEAN, IMAGENET_STD, "cpu")
+    batches = Batches(RandomResizedCrop(1.0), *IMAGENET, "cpu")
     ((images, _),) = batches.plain(x, torch.zeros(4).long())
-    assert torch.allclose(images, normalise(x.expand(-1, 3, -1, -1), IMAGENET_MEAN, IMAGENET_STD))
+    assert torch.allclose(images, normalise(x.expand(-1, 3, -1, -1), *IMAGENET))
 
 
 def test_plain_batches_keep_the_order_and_take_the_size():

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from clamkit.data import readers
-from clamkit.data.datasets import CIFAR10_CLASSES, load_data
+from clamkit.data.datasets import CIFAR10_CLASSES, DATASETS, load_data
 from clamkit.data.vision import torchvision
 from clamkit.errors import ClamkitError
 
@@ -126,11 +126,27 @@ def idx_files(folder, rng):
     return images
 
 
-def test_four_files_or_none(tmp_path):
+def test_four_files_or_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "DEBIAN_FASHION_MNIST", tmp_path / "none")
     idx_files(tmp_path / "idx", np.random.default_rng(0))
-    assert set(readers.fashion_files(tmp_path / "idx")) == set(readers.PARTS)
-    (tmp_path / "idx" / "t10k-labels-idx1-ubyte.gz").unlink()
-    assert not readers.fashion_files(tmp_path / "idx")
+    find = DATASETS["fashion_mnist"].find
+    assert find(tmp_path / "idx") == tmp_path / "idx"
+    file = tmp_path / "idx" / "t10k-labels-idx1-ubyte.gz"
+    file.with_suffix("").write_bytes(gzip.decompress(file.read_bytes()))
+    file.unlink()
+    assert find(tmp_path / "idx") == tmp_path / "idx", "one unpacked"
+    assert len(readers.read_fashion_mnist(tmp_path / "idx")["y_test"]) == 6
+    file.with_suffix("").unlink()
+    assert find(tmp_path / "idx") is None
+
+
+def test_a_place_needs_folders_where_the_layout_has_folders(tmp_path, imagenet, inaturalist):
+    assert DATASETS["imagenet"].find(imagenet) == imagenet
+    assert DATASETS["inaturalist2018"].find(inaturalist) == inaturalist
+    assert DATASETS["imagenet"].find(inaturalist) is None
+    for name in ("train", "val"):
+        (tmp_path / name).write_text("no folder")
+    assert DATASETS["imagenet"].find(tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -65,4 +65,4 @@ def test_cross_entropy_and_label_smoothing_are_torchs(smoothing):
 )
 def test_labels_that_are_no_classes_are_refused(logits, y, says):
     with pytest.raises(ClamkitError, match=says):
-        losses.check_labels(torch.zeros(logits), y)
+        losses.checked_labels(torch.zeros(logits), y, 3)

@@ -1,4 +1,4 @@
-"""Class accuracies and fairness against hand-worked cases and published class sizes."""
+"""Class accuracies and fairness against hand-worked cases."""
 
 import os
 import re
@@ -16,7 +16,6 @@ from clamkit.errors import ClamkitError
 
 SHARED = Path(os.environ.get("CLAMKIT_SHARED") or Path(__file__).resolve().parents[3] / "shared")
 IMAGENET_VAL = SHARED / "data" / "imagenet_val"
-INAT_SIZES = SHARED / "data" / "inat18" / "img_num_per_cls.txt"
 
 fixed = settings(derandomize=True, deadline=None, max_examples=50)
 accuracy_vectors = arrays(np.float64, st.integers(2, 40), elements=st.floats(0, 1))
@@ -110,33 +109,6 @@ def test_bad_accuracies_are_refused(acc, says):
 
 
 # range difference
-
-
-# long tails
-
-
-def test_shot_groups_at_the_bounds():
-    groups = metrics.shot_groups([1000, 101, 100, 20, 19, 0])
-    assert list(groups) == ["many", "many", "medium", "medium", "few", "few"]
-    assert list(groups.categories) == ["many", "medium", "few"]
-    assert list(metrics.shot_groups([31, 30, 10, 9], (10, 30))) == ["many", "medium", "medium", "few"]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "bounds", "says"),
-    [([], (20, 100), "training images"), ([-1, 3], (20, 100), "training images"), ([3], (100, 20), "bounds=(100, 20)")],
-)
-def test_shot_groups_refuses(sizes, bounds, says):
-    with pytest.raises(ClamkitError, match=re.escape(says)):
-        metrics.shot_groups(sizes, bounds)
-
-
-@pytest.mark.skipif(not INAT_SIZES.is_file(), reason=f"needs iNaturalist's class sizes in {INAT_SIZES}")
-def test_shot_groups_of_inaturalist_2018():
-    sizes = np.loadtxt(INAT_SIZES)
-    found = pd.Series(metrics.shot_groups(sizes)).value_counts()
-    assert (sizes.size, sizes.sum()) == (8142, 437513)
-    assert found.to_dict() == {"many": 842, "medium": 4076, "few": 3224}
 
 
 @pytest.mark.skipif(

@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from clamkit import metrics
 from clamkit.errors import ClamkitError
@@ -43,11 +42,9 @@ def test_fairness_over_epochs_is_fairness_of_each():
 
 def test_a_thousand_classes_over_a_hundred_epochs():
     acc = np.random.default_rng(0).random((100, 1000))
-    frame = history(acc, acc)
-    got = metrics.fairness_over_epochs(frame)
+    got = metrics.fairness_over_epochs(history(acc, acc))
     ascending = np.sort(acc, axis=1)
     np.testing.assert_allclose(got["decile_range"], ascending[:, -100:].mean(axis=1) - ascending[:, :100].mean(axis=1))
-    assert metrics.settling_epoch(frame) == 100
 
 
 @pytest.mark.parametrize(
@@ -104,36 +101,3 @@ def test_order_agreement_is_spearman_with_ties(pairs):
 def test_order_agreement_refuses(weights, acc):
     with pytest.raises(ClamkitError):
         metrics.order_agreement(weights, acc)
-
-
-@pytest.mark.parametrize(
-    ("weights", "epoch"),
-    [
-        ([[1, 1, 1], [1, 1, 1]], 1),  # uniform: never any order
-        ([[1, 1, 1], [0.5, 1, 1.5], [0.6, 0.9, 1.5]], 2),  # ordered from the second epoch on
-        ([[1, 2, 3], [2, 1, 3], [1, 2, 3], [1, 2.5, 3]], 3),  # came back to its first order
-        ([[1, 2, 3], [1, 2, 3], [2, 1, 3]], 3),  # still changing at the end
-        ([[1, 2, 3], [1, 1, 3], [1, 1, 3]], 2),  # becoming tied is a change
-        ([[1, 1 + 1e-12, 3], [1 + 1e-12, 1, 3]], 1),  # rounding errors are none
-        ([[3, 2, 1]], 1),
-    ],
-)
-def test_settling_epoch_by_hand(weights, epoch):
-    assert metrics.settling_epoch(history(weights)) == epoch
-
-
-def test_settling_epoch_of_some_classes_and_with_tolerance():
-    frame = history([[1, 2, 3.0, 3.1], [1, 2, 3.1, 3.0]])
-    assert metrics.settling_epoch(frame) == 2
-    assert metrics.settling_epoch(frame[frame["class"] < 3]) == 1
-    assert metrics.settling_epoch(frame, tolerance=0.2) == 1
-    with pytest.raises(ClamkitError, match="0 or more"):
-        metrics.settling_epoch(frame, tolerance=-1)
-
-
-@fixed
-@given(arrays(np.int64, st.tuples(st.integers(1, 6), st.integers(2, 4)), elements=st.integers(0, 2)))
-def test_settling_epoch_against_all_pairs(weights):
-    signs = np.sign(weights[:, :, None] - weights[:, None, :])
-    settled = [all((signs[t] == signs[-1]).all() for t in range(e, len(weights))) for e in range(len(weights))]
-    assert metrics.settling_epoch(history(weights)) == settled.index(True) + 1

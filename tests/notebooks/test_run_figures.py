@@ -9,8 +9,8 @@ from clamkit import plots
 from clamkit.engine.store import as_frame
 from clamkit.lab import paper
 from clamkit.lab.tables import all_epochs, final_classes
-from clamkit.metrics import shot_groups
 from helpers import run_figures
+from helpers.run_measures import shot_groups
 from tests.plots.shown import legend, lines, titles
 
 EARLY, LATE = [0.2, 0.5, 0.8], [0.4, 0.7, 0.8]

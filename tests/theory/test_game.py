@@ -80,12 +80,12 @@ def test_alpha_is_the_papers_ratio_round_by_round():
     v[7] = 0
     played = game.play(v, half(5), 0.8)
     comparator = half(5).argmin(v.mean(0))
-    for t, alpha in enumerate(game.alpha_t(played)):
+    for t, alpha in enumerate(players.alpha_t(played)):
         epsilon = played.weights[t + 1] / played.unprojected[t] - 1
         top = sum(comparator[i] * v[t, i] for i in range(5) if epsilon[i] > 1e-12)
         assert alpha == pytest.approx(top / (comparator @ v[t]) if v[t].any() else 0)
-    assert game.alpha_t(played, np.full(5, 0.2)).max() <= 1
-    assert game.alpha_t(game.play(v, LowerBounded(5, 0), 0.8, "kl")).tolist() == [0] * 30  # nothing to project
+    assert players.alpha_t(played, np.full(5, 0.2)).max() <= 1
+    assert players.alpha_t(game.play(v, LowerBounded(5, 0), 0.8, "kl")).tolist() == [0] * 30  # nothing to project
 
 
 # equilibrium
@@ -255,11 +255,10 @@ def test_steps_that_are_none_are_refused(tau):
         (lambda: game.play(players.GradientPlayer([1, 2], step=0), half(2), 1, T=3), "step=0"),
         (lambda: game.play(players.GradientPlayer([1, 2], lag=-1), half(2), 1, T=3), "lag"),
         (lambda: players.best_response_on_curves([1, -2]), "above 0"),
-        (lambda: game.tau_paper(10, 50, -0.1), "alpha=-0.1"),
-        (lambda: game.tau_paper(10, 0, 0.1), "T=0"),
-        (lambda: game.stated_bound(0, 10, 0.1), "n=0"),
+        (lambda: players.tau_paper(10, 50, -0.1), "alpha=-0.1"),
+        (lambda: players.tau_paper(10, 0, 0.1), "T=0"),
+        (lambda: players.stated_bound(0, 10, 0.1), "n=0"),
         (lambda: game.tau_kl(10, 50, 0.2), "no room for 10 classes"),
-        (lambda: game.corrected_bound(-1, 0.1, 50), "D=-1"),
         (lambda: players.trap_sequence(3, 10, 11, 0.2), "K from 0 to T"),
         (lambda: players.trap_sequence(3, 10, 5, 1.2), "accuracy 1.2"),
         (lambda: players.alternating_sequence(1, 10, 5), "at least two classes"),

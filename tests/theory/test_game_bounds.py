@@ -49,15 +49,15 @@ def test_the_trap_breaks_the_stated_bound_for_the_euclidean_projection(
     level = share * players.trap_limit(n)
     v = players.trap_sequence(n, T, K, level)
     assumed, measured = players.self_consistent_alpha(v, S)
-    trapped = game.regret(game.play(v, S, game.tau_paper(n, T, assumed)))
-    tau = game.tau_paper(n, T, measured)
+    trapped = game.regret(game.play(v, S, players.tau_paper(n, T, assumed)))
+    tau = players.tau_paper(n, T, measured)
     by_kl = game.regret(game.play(v, S, tau, "kl"))
     assert level == pytest.approx(a, abs=5.1e-4)  # the a above are cut to three digits
     assert measured == pytest.approx(alpha, abs=5e-4)
     assert trapped == four_digits(regret)
-    assert game.stated_bound(n, T, measured) == four_digits(bound)
+    assert players.stated_bound(n, T, measured) == four_digits(bound)
     assert by_kl == four_digits(kl_regret)
-    assert trapped > game.stated_bound(n, T, assumed) >= game.stated_bound(n, T, measured)
+    assert trapped > players.stated_bound(n, T, assumed) >= players.stated_bound(n, T, measured)
     assert by_kl <= game.corrected_bound(S, tau, T)
 
 
@@ -65,7 +65,7 @@ def test_alpha_and_tau_may_have_no_common_fixed_point():
     v = players.trap_sequence(10, 1000, 100, 0.95 * players.trap_limit(10))
     assumed, measured = players.self_consistent_alpha(v, half(10))
     assert (assumed, measured) == (1, pytest.approx(0.9205, abs=5e-5))
-    back = game.alpha_t(game.play(v, half(10), game.tau_paper(10, 1000, measured))).max()
+    back = players.alpha_t(game.play(v, half(10), players.tau_paper(10, 1000, measured))).max()
     assert back == pytest.approx(1)
 
 
@@ -82,7 +82,8 @@ def test_no_trap_breaks_the_stated_bound_at_the_lengths_the_paper_trains_for():
         for K, share in product((10, 25, T // 2), (0.6, 0.9, 0.99)):
             v = players.trap_sequence(n, T, K, share * players.trap_limit(n))
             assumed, _ = players.self_consistent_alpha(v, half(n))
-            assert game.regret(game.play(v, half(n), game.tau_paper(n, T, assumed))) <= game.stated_bound(n, T, assumed)
+            played = game.play(v, half(n), players.tau_paper(n, T, assumed))
+            assert game.regret(played) <= players.stated_bound(n, T, assumed)
 
 
 @pytest.mark.parametrize("projection", ["euclidean", "kl", "clip"])
@@ -91,12 +92,12 @@ def test_a_small_floor_breaks_the_stated_bound_for_every_map(projection):
     v = players.alternating_sequence(2, T, 88)
     assert v[:2].tolist() == [[1, 0], [0, 1]]
     assert v[-88:].tolist() == [[0, 1]] * 88
-    played = game.play(v, S, game.tau_paper(2, T, 0), projection)
-    assert game.alpha_t(played).max() == 0
+    played = game.play(v, S, players.tau_paper(2, T, 0), projection)
+    assert players.alpha_t(played).max() == 0
     assert game.regret(played) == pytest.approx(0.052746, abs=5e-7)
-    assert game.stated_bound(2, T, 0) == pytest.approx(0.050378, abs=5e-7)
+    assert players.stated_bound(2, T, 0) == pytest.approx(0.050378, abs=5e-7)
     dropped = 0.5 * np.sqrt(np.log(2) / T) * S.value(v.mean(0))
-    assert game.regret(played) <= game.stated_bound(2, T, 0) + dropped
+    assert game.regret(played) <= players.stated_bound(2, T, 0) + dropped
 
 
 def test_two_classes_have_one_projection():
@@ -124,8 +125,8 @@ def test_the_stated_bound_follows_from_the_corrected_one_where_d_is_small():
     for n in (2, 3, 10, 100):
         assert half(n).kl_diameter() <= 7 / 8 * np.log(n)
         for T, alpha in product((1, 2, 5, 20, 150, 10_000), (0, 0.1, 0.5, 1, 3)):
-            tau = game.tau_paper(n, T, alpha)
-            assert game.corrected_bound(half(n), tau, T) <= game.stated_bound(n, T, alpha)
+            tau = players.tau_paper(n, T, alpha)
+            assert game.corrected_bound(half(n), tau, T) <= players.stated_bound(n, T, alpha)
 
 
 def prefix_regrets(played):
@@ -252,11 +253,10 @@ def test_the_corrected_lemma():
 
 
 def test_step_sizes():
-    assert game.tau_paper(100, 150, 0.1) == four_digits(0.1478)
-    assert game.tau_paper(10, 50, 0.1) == four_digits(0.1782)
+    assert players.tau_paper(100, 150, 0.1) == four_digits(0.1478)
+    assert players.tau_paper(10, 50, 0.1) == four_digits(0.1782)
     assert game.tau_kl(10, 1000) == pytest.approx(np.sqrt(8 * 0.625695 / 1000), rel=1e-6)
     assert game.tau_kl(10, 1000, 0) == pytest.approx(np.sqrt(8 * np.log(10) / 1000))
     taus = np.geomspace(0.01, 1, 200)
     best = min(game.corrected_bound(half(10), tau, 1000) for tau in taus)
     assert game.corrected_bound(half(10), game.tau_kl(10, 1000), 1000) <= best
-    assert game.corrected_bound(half(10).kl_diameter(), 0.1, 50) == game.corrected_bound(half(10), 0.1, 50)
