@@ -18,8 +18,8 @@ from clamkit.errors import ClamkitError
 from clamkit.metrics import tail_size
 from clamkit.plots.style import PERCENT, png, styled
 
-MOST = 15  # rows in a list of classes or of confused pairs
-FEW = 30  # so many classes fit into one figure by name
+LISTED_ROWS = 15  # rows in a list of classes or of confused pairs
+NAMED_CLASSES = 30  # so many classes fit into one figure by name
 EXTREMES = 8  # classes at each end of the figure of changes
 SIDES = (("", "#0072b2", "without"), ("_after", "#d55e00", "with augmentation"))  # suffix of the columns, colour, name
 VERDICTS = (("", "#b5b5b5", "no change shown"), ("helped", "#009e73", "helped"), ("hurt", "#d55e00", "hurt"))
@@ -51,7 +51,7 @@ def figure_classes(result: Diagnosis) -> Figure:
     """All classes by name where they fit; else their sorted accuracies and a histogram."""
     worst = result.worst()
     both = result.paired is not None
-    if len(worst) <= FEW:
+    if len(worst) <= NAMED_CLASSES:
         figure, axis = plt.subplots(figsize=(7.2, 0.9 + (0.32 if both else 0.25) * len(worst)))
         _intervals(axis, worst)
         if both:
@@ -125,14 +125,14 @@ def html(result: Diagnosis, title: str = "Class by class") -> str:
     )
     page.filters |= {"percent": percent, "points": points, "p": p_value, "share": share}
     figures = {"classes": _embedded(figure_classes(result))}
-    if result.paired is not None and len(result.classes) > FEW:
+    if result.paired is not None and len(result.classes) > NAMED_CLASSES:
         figures["changes"] = _embedded(figure_changes(result))
     return page.get_template("diagnose.html").render(
         title=title,
         result=result,
         sentences=sentences(result),
         figures=figures,
-        most=MOST,
+        most=LISTED_ROWS,
         worst=result.worst(),
         hurt=result.named("hurt") if result.paired is not None else None,
         helped=result.named("helped") if result.paired is not None else None,

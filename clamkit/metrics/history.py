@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from clamkit.errors import ClamkitError, unknown
 from clamkit.metrics.accuracy import TAIL, checked_accuracies, fairness_of_rows
 
-TIE = 1e-9  # weights (mean 1) and accuracies nearer than this are equal: rounding errors make no order
+TIE_TOLERANCE = 1e-9  # weights (mean 1) and accuracies nearer than this are equal: rounding errors make no order
 
 
 def fairness_over_epochs(history: pd.DataFrame, column: str = "test_accuracy", tail: float = TAIL) -> pd.DataFrame:
@@ -23,7 +23,7 @@ def order_agreement(weights: ArrayLike, accuracies: ArrayLike) -> float:
     """Spearman rank correlation of class weights and class accuracies, from −1 to 1.
 
     −1: the order is reversed, the worst class has the largest weight, as the paper says of converged runs (§5.2).
-    Values nearer than TIE share their mean rank; nan where all weights or all accuracies are equal.
+    Values nearer than TIE_TOLERANCE share their mean rank; nan where all weights or all accuracies are equal.
     """
     weights, accuracies = np.asarray(weights, dtype=np.float64), np.asarray(accuracies, dtype=np.float64)
     if weights.shape != accuracies.shape or weights.ndim != 1 or weights.size < 2:
@@ -33,7 +33,7 @@ def order_agreement(weights: ArrayLike, accuracies: ArrayLike) -> float:
         )
     if not (np.isfinite(weights).all() and np.isfinite(accuracies).all()):
         raise ClamkitError("weights or accuracies are not all finite: leave classes without samples out.")
-    a, b = (pd.Series(levels(values, TIE)).rank().to_numpy() for values in (weights, accuracies))
+    a, b = (pd.Series(levels(values, TIE_TOLERANCE)).rank().to_numpy() for values in (weights, accuracies))
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return np.nan
     return float(np.corrcoef(a, b)[0, 1])

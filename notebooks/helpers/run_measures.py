@@ -11,12 +11,12 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from clamkit.errors import ClamkitError
-from clamkit.metrics.history import TIE, epochs_by_classes, levels
+from clamkit.metrics.history import TIE_TOLERANCE, epochs_by_classes, levels
 
 SHOTS = (20, 100)  # a class has few training images below the first, many above the second
 
 
-def settling_epoch(history: pd.DataFrame, tolerance: float = TIE) -> int:
+def settling_epoch(history: pd.DataFrame, tolerance: float = TIE_TOLERANCE) -> int:
     """First epoch from which the order of the class weights no longer changes, to the end of the run.
 
     The order of an epoch is its ranking with ties: sorted by weight, neighbours that are at most `tolerance` apart are
