@@ -20,7 +20,16 @@ PACKAGE = ROOT / "clamkit"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 GROUND = ("errors", "paths", "files", "checks")
 CORE = ("ground", "metrics", "theory", "methods", "data", "engine")
-NO_TORCH = ("ground", "metrics", "theory", "methods.specs", "methods.posthoc", "engine.config", "engine.recipes", "engine.store")
+NO_TORCH = (
+    "ground",
+    "metrics",
+    "theory",
+    "methods.specs",
+    "methods.posthoc",
+    "engine.config",
+    "engine.recipes",
+    "engine.store",
+)
 HEAVY = ("torch", "torchvision", "matplotlib")
 
 # ------------------------------------------------------------------------------------------------------ floors
