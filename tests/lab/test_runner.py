@@ -163,6 +163,7 @@ def test_a_damaged_run_is_missing(small_npz):
     assert plan(grid)["state"].tolist() == ["done"]
 
 
+@pytest.mark.slow
 def test_the_one_executor(tmp_path):
     """Parameters, environment, figure formats, and what comes back of a cell that fails."""
     made = nbformat.v4.new_notebook()
