@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.specs import METHODS
@@ -44,11 +44,14 @@ class RunConfig(BaseModel):
     data_dir: str | None = Field(None, description="where to look first for the dataset")
     skip_bad_images: bool = Field(False, description="leave image files out that do not decode")
     per_class: int | None = Field(None, ge=1, description="training images of each class to use; default all")
+    holdout: int = Field(0, ge=0, description="images of each class kept out of training, the same for every seed")
 
     method: str = Field("clam", description="one of " + ", ".join(METHODS))
     protocol: Literal["paper", "released"] = Field("paper", description="where paper and released code differ, which")
-    accuracy_from: Literal["epoch", "pass", "clean"] | None = Field(
-        None, description="what the min player looks at: counted while training, a second pass, an unaugmented pass"
+    accuracy_from: Literal["epoch", "pass", "clean", "holdout"] | None = Field(
+        None,
+        description="what the min player looks at: counted while training, a second pass, an unaugmented pass, "
+        "held-out images",
     )
     tau: float = Field(1.0, ge=0, description="step size of CLAM and max-min; the paper's value")
     u_min: float | None = Field(None, ge=0, description="CLAM's smallest class weight (sum 1); default 1/(2n)")
@@ -101,6 +104,12 @@ class RunConfig(BaseModel):
         if value not in allowed:
             raise unknown(str(info.field_name), value, allowed)
         return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        if self.accuracy_from == "holdout" and not self.holdout:
+            raise ClamkitError("accuracy_from='holdout' needs held-out images: give holdout=, how many of each class.")
+        return self
 
     def method_settings(self) -> dict[str, Any]:
         """The fields this method listens to."""

@@ -75,7 +75,7 @@ def train(
 
 def load_config_data(config: RunConfig) -> Dataset:
     """The dataset that a config names, as training sees it."""
-    options = config.model_dump(include={"data_dir", "image_size", "skip_bad_images", "per_class"})
+    options = config.model_dump(include={"data_dir", "image_size", "skip_bad_images", "per_class", "holdout"})
     return load_data(config.dataset, **options)
 
 
@@ -184,6 +184,8 @@ def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: in
         count(state, batches.training(x, y, config.batch_size, generator))
     elif config.chosen("accuracy_from") == "clean":
         count(state, batches.plain(x, y))
+    elif config.chosen("accuracy_from") == "holdout":
+        count(state, batches.plain(state.dataset.x_holdout, state.dataset.y_holdout))
     accuracy, loss = weighter.counted()
     weighter.step()
     if weighter.keeps_network:
