@@ -15,7 +15,7 @@ from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.specs import METHODS
 
 MODELS = ("tiny_resnet", "resnet18", "resnet50", "tiny_vit", "vit_small", "vit_base")
-WITHOUT_EFFECT = {"data_dir"}  # where a run finds its data does not make it another run
+WITHOUT_EFFECT = {"data_dir", "keep_logits"}  # where it finds its data and what it keeps do not make another run
 STRENGTHS = {"crop": "crop_lower_bound", "jitter": "jitter_strength"}  # the field that says how strong
 
 
@@ -86,6 +86,7 @@ class RunConfig(BaseModel):
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")
     amp: bool = Field(False, description="mixed precision: bfloat16, or float16 on a GPU that lacks it")
     compile: bool = Field(False, description="torch.compile the model: pays for long runs on a GPU")
+    keep_logits: bool = Field(True, description="logits of test and held-out images; 100 MB at ImageNet's size")
     seed: int = Field(0, ge=0, description="fixes initialisation, order and augmentation")
 
     def __init__(self, **fields: Any):

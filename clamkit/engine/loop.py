@@ -30,7 +30,7 @@ from clamkit.engine import distributed
 from clamkit.engine.config import PROTOCOLS, RunConfig
 from clamkit.engine.device import find_device, mixed_precision, show_progress
 from clamkit.engine.models import build_model, orthogonal_init
-from clamkit.engine.store import COLUMNS, RunFolder, RunStore
+from clamkit.engine.store import COLUMNS, Logits, RunFolder, RunStore
 from clamkit.errors import ClamkitError
 from clamkit.methods.weighters import Weighter, build_method
 from clamkit.metrics import class_accuracy, fairness
@@ -38,6 +38,7 @@ from clamkit.metrics import class_accuracy, fairness
 WARM_UP = 0.3  # share of the steps in which the one-cycle rate rises, from 1/25 of the peak; then a cosine to ~0
 START, END = 1 / 25, 1e-5
 STATEFUL = ("model", "optimizer", "scaler", "weighter")  # parts of a state whose `state_dict` a checkpoint holds
+FLOAT16_MAX = torch.finfo(torch.float16).max
 
 History = list[dict[str, Tensor]]  # for each epoch, the columns of a run's history by class
 Watch = Callable[[History, Sequence[str]], None]
@@ -162,11 +163,15 @@ def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bo
             run.save_history(_columns(state.history))
     if state.kept is not None:
         state.model.load_state_dict(state.kept)
-    labels, predicted = predict(state)
+    labels, predicted, *logits = predict(state, logits=config.keep_logits)
+    if logits:  # without held-out images, none of their logits
+        held = predict(state, "holdout", logits=True) if config.holdout else (labels[:0], None, logits[0][:0])
+        logits += [labels, held[2], held[0]]
     if first:
         run.save_history(_columns(state.history))
         summary = _summary(state, labels, predicted, time.monotonic() - started)
-        run.finish(summary, pd.DataFrame({"label": labels, "prediction": predicted}))
+        found = pd.DataFrame({"label": labels, "prediction": predicted})
+        run.finish(summary, found, Logits(*logits) if logits else None)
 
 
 def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: int) -> None:
@@ -190,7 +195,8 @@ def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: in
     weighter.step()
     if weighter.keeps_network:
         state.kept = {name: value.cpu().clone() for name, value in state.model.state_dict().items()}
-    tested = class_accuracy(*predict(state), state.dataset.num_classes)
+    labels, predicted = predict(state)
+    tested = class_accuracy(labels, predicted, state.dataset.num_classes)
     rows = (weights, *map(torch.from_numpy, (accuracy, loss, tested)))
     state.history.append(dict(zip(COLUMNS, rows, strict=True)))
 
@@ -230,13 +236,14 @@ def count(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]]) -> Non
 
 
 @torch.inference_mode()
-def predict(state: TrainingState) -> tuple[np.ndarray, np.ndarray]:
-    """Label and predicted class of each test image."""
+def predict(state: TrainingState, part: str = "test", *, logits: bool = False) -> tuple[np.ndarray, ...]:
+    """Label and predicted class of each test (or "holdout") image; and its logits in float16, cut to its range."""
     state.model.eval()
-    test = state.batches.plain(state.dataset.x_test, state.dataset.y_test)
-    both = zip(*((y, forward(state, x).argmax(1)) for x, y in test), strict=True)
-    labels, predicted = (distributed.gather(torch.cat(parts)).cpu().numpy() for parts in both)
-    return labels, predicted
+    found = []
+    for x, y in state.batches.plain(getattr(state.dataset, f"x_{part}"), getattr(state.dataset, f"y_{part}")):
+        z = forward(state, x)
+        found.append((y, z.argmax(1), *([z.float().clamp(-FLOAT16_MAX, FLOAT16_MAX).half()] if logits else [])))
+    return tuple(distributed.gather(torch.cat(parts)).cpu().numpy() for parts in zip(*found, strict=True))
 
 
 def learning_rate(schedule: str, step: int, steps: int) -> float:
