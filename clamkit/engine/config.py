@@ -53,6 +53,9 @@ class RunConfig(BaseModel):
         description="what the min player looks at: counted while training, a second pass, an unaugmented pass, "
         "held-out images",
     )
+    acts_on: Literal["loss", "sampling"] = Field(
+        "loss", description="what the weights act on: the loss of a class, or how often its images are drawn"
+    )
     tau: float = Field(1.0, ge=0, description="step size of CLAM and max-min; the paper's value")
     u_min: float | None = Field(None, ge=0, description="CLAM's smallest class weight (sum 1); default 1/(2n)")
     ratio: float | None = Field(None, ge=1, description="clam_ratio: largest over smallest weight; default 4")

@@ -93,6 +93,7 @@ class TrainingState:
     amp: torch.dtype | None = None  # of the forward pass; None: float32
     scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))  # for float16
     kept: dict[str, Tensor] | None = None  # the network to return to, for methods that do
+    sampling: bool = False  # the weights act on how often a class is drawn, not on its loss
     parallel: nn.Module | None = None  # the model as several processes train it: their gradients averaged
     history: History = field(default_factory=list)
 
@@ -136,7 +137,9 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     amp = mixed_precision(device) if config.amp else None
     scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
     parallel = DistributedDataParallel(model) if world > 1 else None
-    return TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
+    state = TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
+    state.sampling = config.acts_on == "sampling"
+    return state
 
 
 def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bool | None, watch: Watch | None) -> None:
@@ -183,7 +186,8 @@ def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: in
     steps = math.ceil(len(x) / config.batch_size)
     place = range((epoch - 1) * steps, epoch * steps)  # of this epoch's steps in the whole training
     rates = [config.lr * learning_rate(schedule, step, steps * config.epochs) for step in place]
-    losses = train_epoch(state, batches.training(x, y, config.batch_size, generator), rates)
+    drawn_by = weights if state.sampling else None
+    losses = train_epoch(state, batches.training(x, y, config.batch_size, generator, drawn_by), rates)
     _check_finite(losses, config, epoch)
     if config.chosen("accuracy_from") == "pass":
         count(state, batches.training(x, y, config.batch_size, generator))
@@ -208,7 +212,7 @@ def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], 
     for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
         state.optimizer.param_groups[0]["lr"] = rate
         logits = forward(state, x)
-        loss = state.weighter.loss(logits, y)
+        loss = state.weighter.per_sample_loss(logits, y).mean() if state.sampling else state.weighter.loss(logits, y)
         state.optimizer.zero_grad(set_to_none=True)
         state.scaler.scale(loss * distributed.loss_scale(len(y), y.device)).backward()
         state.scaler.step(state.optimizer)

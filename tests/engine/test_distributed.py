@@ -43,7 +43,9 @@ def agree(one: pd.DataFrame, other: pd.DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_give_what_one_gives(config, tmp_path):
+@pytest.mark.parametrize("fields", [{}, {"acts_on": "sampling", "accuracy_from": "holdout"}])
+def test_two_processes_give_what_one_gives(config, tmp_path, fields):
+    config = config.model_copy(update=fields)
     alone = train(config, runs=tmp_path / "alone")
     assert alone.history["weight"].std() > 0.01
     process = torchrun(config, 2, tmp_path / "two")
