@@ -51,10 +51,12 @@ class Batches:
         batch_size: int,
         generator: torch.Generator,
         weights: Tensor | None = None,
+        bounds: Tensor | None = None,
     ) -> Pairs:
         """The whole set once in random order, augmented, in batches of nearly equal size: (images, labels).
 
-        With a weight for each class: as many samples, drawn by `weighted_order`.
+        With a weight for each class: as many samples, drawn by `weighted_order`. With a bound for each class, images in
+        memory are cropped by that of theirs.
         """
         if weights is None:
             samples = torch.randperm(len(x), generator=generator)
@@ -62,7 +64,9 @@ class Batches:
             samples = weighted_order(y.cpu(), weights, generator)
         order = samples % len(x)
         height, width = x.shape[2:]
-        drawn = self.transform.draw(len(x), height, width, generator)
+        drawn = self.transform.draw(
+            len(x), height, width, generator, None if bounds is None else bounds[y.cpu()[order]]
+        )
         parts = math.ceil(len(x) / batch_size)
         if isinstance(x, Files):
             split = [self.share(rows) for rows in torch.arange(len(x)).tensor_split(parts)]

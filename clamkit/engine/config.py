@@ -72,6 +72,9 @@ class RunConfig(BaseModel):
 
     augmentation: Literal["crop", "jitter"] = Field("crop", description="random resized crop, or colour jitter")
     crop_lower_bound: float = Field(0.3, gt=0, le=1, description="smallest share of the area a crop keeps; 1: no crop")
+    crop_bounds: tuple[float, ...] | Literal["weights"] | None = Field(
+        None, description="crop_lower_bound of each class (0.3,0.5,…); or set by the weights, the loss plain"
+    )
     jitter_strength: float = Field(0.3, ge=0, le=1, description="of brightness, contrast and saturation; 0: none")
     flip: bool = Field(True, description="mirror half of the training images")
 
@@ -109,8 +112,29 @@ class RunConfig(BaseModel):
             raise unknown(str(info.field_name), value, allowed)
         return value
 
+    @field_validator("crop_bounds", mode="before")
+    @classmethod
+    def _bounds(cls, value: Any) -> Any:
+        """Also from text, as the command line and tables have it: "0.3, 0.5, 1"."""
+        if value is None or (isinstance(value, str) and value == "weights"):
+            return value
+        try:
+            bounds = tuple(map(float, value.strip("()[] ").split(",") if isinstance(value, str) else value))
+        except (TypeError, ValueError):
+            bounds = ()
+        if not bounds or not all(0 < bound <= 1 for bound in bounds):
+            raise ClamkitError(
+                f"crop_bounds={value!r} is not allowed: it must be 'weights', or for each class the smallest share of "
+                "the area that a crop keeps, a number above 0 and at most 1."
+            )
+        return bounds
+
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
+        if self.crop_bounds and self.augmentation != "crop":
+            raise ClamkitError(f"crop_bounds are of crops: with augmentation={self.augmentation!r} nothing is cropped.")
+        if self.crop_bounds == "weights" and self.acts_on != "loss":
+            raise ClamkitError("crop_bounds='weights' and acts_on='sampling': the weights act on one of them.")
         if self.accuracy_from == "holdout" and not self.holdout:
             raise ClamkitError("accuracy_from='holdout' needs held-out images: give holdout=, how many of each class.")
         return self

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm.auto import tqdm
 
-from clamkit.data.augment import TRANSFORMS
+from clamkit.data.augment import TRANSFORMS, bounds_by_weights
 from clamkit.data.batches import Batches
 from clamkit.data.datasets import IMAGENET, Dataset, load_data
+from clamkit.data.readers import Files
 from clamkit.engine import distributed
 from clamkit.engine.config import PROTOCOLS, RunConfig
 from clamkit.engine.device import find_device, mixed_precision, show_progress
@@ -93,7 +94,7 @@ class TrainingState:
     amp: torch.dtype | None = None  # of the forward pass; None: float32
     scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))  # for float16
     kept: dict[str, Tensor] | None = None  # the network to return to, for methods that do
-    sampling: bool = False  # the weights act on how often a class is drawn, not on its loss
+    plain_loss: bool = False  # the weights act on something else than the loss
     parallel: nn.Module | None = None  # the model as several processes train it: their gradients averaged
     history: History = field(default_factory=list)
 
@@ -114,6 +115,7 @@ class TrainingState:
 def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> TrainingState:
     """Model, optimizer, weighter and batches of a config, before the first epoch."""
     protocol = PROTOCOLS[config.protocol]
+    _check_bounds(config, dataset)
     mean, std = IMAGENET if protocol.imagenet_statistics else (dataset.mean, dataset.std)
     size = config.image_size or dataset.x_train.shape[2]
     rank, world = distributed.rank(), distributed.world_size()
@@ -129,7 +131,8 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     )
     if config.compile:
         model.compile()
-    transform = TRANSFORMS[config.augmentation](config.strength, size=config.image_size, flip=config.flip)
+    strength = min(config.crop_bounds) if isinstance(config.crop_bounds, tuple) else config.strength
+    transform = TRANSFORMS[config.augmentation](strength, size=config.image_size, flip=config.flip)
     options = {"protocol": config.protocol, "label_smoothing": config.label_smoothing} | config.method_settings()
     weighter = build_method(config.method, config.dataset, dataset.num_classes, **options)
     skip_bad = config.skip_bad_images
@@ -138,7 +141,7 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
     parallel = DistributedDataParallel(model) if world > 1 else None
     state = TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
-    state.sampling = config.acts_on == "sampling"
+    state.plain_loss = config.acts_on == "sampling" or config.crop_bounds == "weights"
     return state
 
 
@@ -186,11 +189,12 @@ def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: in
     steps = math.ceil(len(x) / config.batch_size)
     place = range((epoch - 1) * steps, epoch * steps)  # of this epoch's steps in the whole training
     rates = [config.lr * learning_rate(schedule, step, steps * config.epochs) for step in place]
-    drawn_by = weights if state.sampling else None
-    losses = train_epoch(state, batches.training(x, y, config.batch_size, generator, drawn_by), rates)
+    drawn_by = weights if config.acts_on == "sampling" else None
+    bounds = _class_bounds(config, weights)
+    losses = train_epoch(state, batches.training(x, y, config.batch_size, generator, drawn_by, bounds), rates)
     _check_finite(losses, config, epoch)
     if config.chosen("accuracy_from") == "pass":
-        count(state, batches.training(x, y, config.batch_size, generator))
+        count(state, batches.training(x, y, config.batch_size, generator, bounds=bounds))
     elif config.chosen("accuracy_from") == "clean":
         count(state, batches.plain(x, y))
     elif config.chosen("accuracy_from") == "holdout":
@@ -212,7 +216,7 @@ def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], 
     for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
         state.optimizer.param_groups[0]["lr"] = rate
         logits = forward(state, x)
-        loss = state.weighter.per_sample_loss(logits, y).mean() if state.sampling else state.weighter.loss(logits, y)
+        loss = state.weighter.per_sample_loss(logits, y).mean() if state.plain_loss else state.weighter.loss(logits, y)
         state.optimizer.zero_grad(set_to_none=True)
         state.scaler.scale(loss * distributed.loss_scale(len(y), y.device)).backward()
         state.scaler.step(state.optimizer)
@@ -261,6 +265,12 @@ def learning_rate(schedule: str, step: int, steps: int) -> float:
     return end + (1 - end) * (1 + math.cos(math.pi * (step - rise) / (steps - 1 - rise))) / 2
 
 
+def _class_bounds(config: RunConfig, weights: Tensor) -> Tensor | None:
+    if config.crop_bounds == "weights":
+        return bounds_by_weights(weights, config.crop_lower_bound)
+    return torch.tensor(config.crop_bounds, dtype=torch.float64) if config.crop_bounds else None
+
+
 def _columns(history: History) -> dict[str, Tensor]:
     return {name: torch.stack([row[name] for row in history]) for name in COLUMNS}
 
@@ -298,6 +308,17 @@ def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
             f"the loss is not finite at epoch {epoch}, step {int(bad[0]) + 1} of {len(losses)} (lr={config.lr:g}). The "
             f"run stops; its last good checkpoint (epoch {epoch - 1}) is kept. Try a smaller lr, or look at the data."
         )
+
+
+def _check_bounds(config: RunConfig, dataset: Dataset) -> None:
+    bounds = config.crop_bounds
+    if isinstance(bounds, tuple) and len(bounds) != dataset.num_classes:
+        raise ClamkitError(
+            f"crop_bounds has {len(bounds)} numbers, but {dataset.name} has {dataset.num_classes} classes: give one "
+            "for each, in the order of the classes."
+        )
+    if bounds and isinstance(dataset.x_train, Files):
+        raise ClamkitError(f"crop_bounds work on images in memory: {dataset.name} is read file by file.")
 
 
 def _check_shares(config: RunConfig, samples: int) -> None:

@@ -378,7 +378,8 @@ def read_history(content: bytes) -> pd.DataFrame:
 
 def _row(run: Run) -> dict[str, Any]:
     metrics = {k: v for k, v in run.summary.items() if not isinstance(v, dict | list)}
-    return run.config.model_dump() | metrics | {"strength": run.config.strength}
+    fields = {k: str(v) if isinstance(v, tuple) else v for k, v in run.config.model_dump().items()}
+    return fields | metrics | {"strength": run.config.strength}
 
 
 def as_frame(runs: Iterable[Run]) -> pd.DataFrame:
