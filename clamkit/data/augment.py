@@ -22,15 +22,37 @@ def _uniform(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.rand(*shape, generator=generator, device=generator.device)
 
 
-def crop_boxes(count: int, height: int, width: int, lower_bound: float, generator: torch.Generator) -> Tensor:
-    """`count` boxes [count, 4] of (top, left, height, width), distributed as torchvision's RandomResizedCrop."""
+def bounds_by_weights(weights: Tensor, lower_bound: float) -> Tensor:
+    """A crop bound for each class, b_c = b + (1 − b)·max(0, 1 − 1/w_c), for weights whose mean is 1.
+
+    b for a class of at most the mean weight; the more a class weighs the less it is cropped: half of the way to whole
+    images at w_c = 2. The bound tells the label in training, and test images are whole.
+    """
+    return lower_bound + (1 - lower_bound) * (1 - 1 / weights.double()).clamp_min(0)
+
+
+def crop_boxes(count: int, height: int, width: int, lower_bound: float | Tensor, generator: torch.Generator) -> Tensor:
+    """`count` boxes [count, 4] of (top, left, height, width), distributed as torchvision's RandomResizedCrop.
+
+    The lower bound is one for all, or float64 [count].
+    """
+    if isinstance(lower_bound, Tensor):
+        low, span = lower_bound[:, None].float(), (1 - lower_bound[:, None]).float()
+        cut = _cut(count, height, width, low, span, generator)
+        return torch.where(lower_bound[:, None] == 1, torch.tensor([0, 0, height, width], device=cut.device), cut)
     if not 0 < lower_bound <= 1:
         raise ClamkitError(
             f"crop lower bound {lower_bound} is not a share of the image area: it must lie in (0, 1]; 1 means no crop."
         )
     if lower_bound == 1:
         return torch.tensor([0, 0, height, width], device=generator.device).repeat(count, 1)
-    area = height * width * (lower_bound + (1 - lower_bound) * _uniform(generator, count, TRIES))
+    return _cut(count, height, width, lower_bound, 1 - lower_bound, generator)
+
+
+def _cut(
+    count: int, height: int, width: int, lower: float | Tensor, span: float | Tensor, generator: torch.Generator
+) -> Tensor:
+    area = height * width * (lower + span * _uniform(generator, count, TRIES))
     low, high = map(math.log, RATIO)
     aspect = torch.exp(low + (high - low) * _uniform(generator, count, TRIES))
     w, h = torch.sqrt(area * aspect).round().long(), torch.sqrt(area / aspect).round().long()
@@ -112,9 +134,11 @@ class RandomResizedCrop:
         """One box, for images that are cut while they are read from disk."""
         return crop_boxes(1, height, width, self.lower_bound, generator)[0].tolist()
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The random part alone: flips [count] and boxes [count, 4]."""
-        boxes = crop_boxes(count, height, width, self.lower_bound, generator)
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator, bounds: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The random part alone: flips [count] and boxes [count, 4]; with bounds [count], each box by its own."""
+        boxes = crop_boxes(count, height, width, self.lower_bound if bounds is None else bounds, generator)
         return _uniform(generator, count) < 0.5 * self.flip, boxes
 
     def apply(self, x: Tensor, flips: Tensor, boxes: Tensor) -> Tensor:
@@ -146,8 +170,10 @@ class ColourJitter:
     def box(self, height: int, width: int, generator: torch.Generator) -> list[int]:
         return [0, 0, height, width]
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Flips [count], factors [count, 3] and orders [count, 3]."""
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator, bounds: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Flips [count], factors [count, 3] and orders [count, 3]; nothing is cropped."""
         flips = _uniform(generator, count) < 0.5 * self.flip
         low, high = max(0.0, 1 - self.strength), 1 + self.strength
         factors = low + (high - low) * _uniform(generator, count, 3)

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from clamkit.data import augment
 from clamkit.data.augment import Transform
+from clamkit.data.datasets import earlier_alike
 from clamkit.data.readers import Files, refuse_bad
 
 Pairs = Iterator[tuple[Tensor, Tensor]]  # images, labels
@@ -43,16 +44,34 @@ class Batches:
         """This process's part of samples that all processes have."""
         return samples[self.rank :: self.world]
 
-    def training(self, x: Tensor | Files, y: Tensor, batch_size: int, generator: torch.Generator) -> Pairs:
-        """The whole set once in random order, augmented, in batches of nearly equal size: (images, labels)."""
-        order = torch.randperm(len(x), generator=generator)
+    def training(
+        self,
+        x: Tensor | Files,
+        y: Tensor,
+        batch_size: int,
+        generator: torch.Generator,
+        weights: Tensor | None = None,
+        bounds: Tensor | None = None,
+    ) -> Pairs:
+        """The whole set once in random order, augmented, in batches of nearly equal size: (images, labels).
+
+        With a weight for each class: as many samples, drawn by `weighted_order`. With a bound for each class, images in
+        memory are cropped by that of theirs.
+        """
+        if weights is None:
+            samples = torch.randperm(len(x), generator=generator)
+        else:
+            samples = weighted_order(y.cpu(), weights, generator)
+        order = samples % len(x)
         height, width = x.shape[2:]
-        drawn = self.transform.draw(len(x), height, width, generator)
+        drawn = self.transform.draw(
+            len(x), height, width, generator, None if bounds is None else bounds[y.cpu()[order]]
+        )
         parts = math.ceil(len(x) / batch_size)
         if isinstance(x, Files):
             split = [self.share(rows) for rows in torch.arange(len(x)).tensor_split(parts)]
             seed = int(torch.randint(2**62, (1,), generator=generator))
-            for images, rows in self._decoded(_Reader(x, order, self.transform, seed), split):
+            for images, rows in self._decoded(_Reader(x, samples, self.transform, seed), split):
                 images = self.transform.rest(images, *(part[rows].to(self.device) for part in drawn))
                 yield self._finish(images), y[order[rows].to(y.device)].to(self.device)
         else:
@@ -78,21 +97,48 @@ class Batches:
 
     def _decoded(self, reader: _Reader, split: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Decoded batches (images on the device, their positions) from worker processes."""
-        bad: list[str] = []
+        bad: dict[str, None] = {}  # each file once, however often it was drawn
         on_cuda = torch.device(self.device).type == "cuda"
         order = [rows.tolist() for rows in split]
         loader = DataLoader(reader, batch_sampler=order, num_workers=WORKERS, collate_fn=_collate, pin_memory=on_cuda)
         for images, rows, unreadable in loader:
-            bad += unreadable
+            bad |= dict.fromkeys(unreadable)
             if bad and not self.skip_bad:
-                refuse_bad(bad, len(reader), skip=False)
+                refuse_bad(list(bad), len(reader), skip=False)
             if images is not None:
                 yield images.to(self.device, non_blocking=on_cuda), rows
-        refuse_bad(bad, len(reader), skip=True)
+        refuse_bad(list(bad), len(reader), skip=True)
+
+
+def weighted_order(y: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
+    """N samples of the N images with labels y, where an image of class c comes w_c·N/Σ_i w_{y_i} times on average.
+
+    The samples of a class, w_c·n_c·N/Σ rounded at random (the sum stays N), are whole passes over its images and a rest
+    without replacement. Returns [N] in random order: the image's number, plus N for its second copy, 2N for the third …
+    Equal weights give `randperm` itself, and no draw from `generator` but that one: the rest is from one of its own.
+    """
+    order = torch.randperm(len(y), generator=generator)
+    own = torch.Generator()
+    own.set_state(generator.get_state())
+    own.manual_seed(int(torch.randint(2**62, (1,), generator=own)))
+    sizes = y.bincount(minlength=len(weights))
+    ends = (weights.double() * sizes).cumsum(0)
+    ends = ends * (len(y) / ends[-1])
+    ends[-1] = len(y)  # whatever was rounded on the way
+    ends = (ends + torch.rand(1, generator=own)).floor().long()
+    counts = ends.diff(prepend=ends.new_zeros(1))  # samples of each class
+    passes, rest = counts // sizes.clamp_min(1), counts % sizes.clamp_min(1)
+    lots, place = torch.randperm(len(y), generator=own), torch.empty_like(y)
+    place[lots] = earlier_alike(y[lots])  # of an image among those of its class, at random
+    times = (passes[y] + (place < rest[y]))[order]
+    copy = torch.arange(len(y)) - (times.cumsum(0) - times).repeat_interleave(times)
+    position = torch.arange(len(y)).repeat_interleave(times)  # of the first copy: as in `order`; others anywhere
+    position = torch.where(copy == 0, position, len(y) * torch.rand(len(y), generator=own, dtype=torch.float64))
+    return (order.repeat_interleave(times) + copy * len(y))[position.argsort()]
 
 
 class _Reader(torch.utils.data.Dataset):
-    """Image files in a given order, cut to random boxes of the transform where there is one."""
+    """Image files in a given order (N + i: file i once more), cut to random boxes of the transform if there is one."""
 
     def __init__(self, files: Files, order: Tensor, transform: Transform | None = None, seed: int = 0):
         self.files, self.order, self.transform, self.seed = files, order, transform, seed
@@ -101,9 +147,10 @@ class _Reader(torch.utils.data.Dataset):
         return len(self.order)
 
     def __getitem__(self, position: int) -> tuple[Tensor | None, int, str]:
-        index, box = int(self.order[position]), None
+        sample, box = int(self.order[position]), None
+        index = sample % len(self.files)
         if self.transform is not None:
-            box = partial(self.transform.box, generator=torch.Generator().manual_seed(self.seed ^ index))
+            box = partial(self.transform.box, generator=torch.Generator().manual_seed(self.seed ^ sample))
         try:
             return self.files.read(index, box), position, ""
         except OSError:

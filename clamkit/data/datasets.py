@@ -30,6 +30,7 @@ IMAGENET: Statistics = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
+HOLDOUT_SEED = 0  # of the choice of held-out images: a fact of the data, the same for all runs
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -46,6 +47,8 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     sha256: str = field(repr=False)
+    x_holdout: Tensor | Files = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+    y_holdout: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     @property
     def num_classes(self) -> int:
@@ -62,16 +65,41 @@ class Dataset:
 
     def part(self, per_class: int) -> Dataset:
         """The first `per_class` training images of each class (fewer where a class has fewer); all test images."""
-        rows = torch.cat([torch.nonzero(self.y_train == label)[:per_class, 0] for label in range(self.num_classes)])
-        rows = rows.sort().values
-        x = self.x_train
-        x = Files([x.files[i] for i in rows.tolist()], x.size) if isinstance(x, Files) else x[rows]
+        first = earlier_alike(self.y_train) < per_class
         digest = hashlib.sha256(f"{self.sha256} {per_class}".encode()).hexdigest()
-        return replace(self, x_train=x, y_train=self.y_train[rows], sha256=digest)
+        return replace(self, x_train=self.x_train[first], y_train=self.y_train[first], sha256=digest)
+
+    def hold_out(self, count: int) -> Dataset:
+        """`count` training images of each class taken out of training, as x_holdout and y_holdout.
+
+        They are the first in a random order that is always the same: more of them contain the fewer.
+        """
+        label = int(self.sizes.argmin())
+        if count >= self.sizes[label]:
+            raise ClamkitError(
+                f"holdout={count} leaves nothing to train on in class {self.class_names[label]!r} of {self.name}, "
+                f"which has {self.sizes[label]} training images: give a number below that."
+            )
+        order = torch.randperm(len(self.y_train), generator=torch.Generator().manual_seed(HOLDOUT_SEED))
+        held = torch.empty(len(order), dtype=torch.bool)
+        held[order] = earlier_alike(self.y_train[order]) < count
+        (x, y), (x_held, y_held) = ((self.x_train[rows], self.y_train[rows]) for rows in (~held, held))
+        digest = hashlib.sha256(f"{self.sha256} holdout {count}".encode()).hexdigest()
+        return replace(self, x_train=x, y_train=y, x_holdout=x_held, y_holdout=y_held, sha256=digest)
 
     def __repr__(self) -> str:
         n, c, h, w = self.x_train.shape
-        return f"{self.name}: {n} training and {len(self.x_test)} test images, {c}×{h}×{w}, {self.num_classes} classes"
+        held = f", {len(self.y_holdout)} held-out" if len(self.y_holdout) else ""
+        counts = f"{n} training{held} and {len(self.x_test)} test images"
+        return f"{self.name}: {counts}, {c}×{h}×{w}, {self.num_classes} classes"
+
+
+def earlier_alike(labels: Tensor) -> Tensor:
+    """For each sample, how many before it have the same label: 0 for the first of a class, then 1, 2, …"""
+    by_class, sizes = labels.argsort(stable=True), labels.bincount()
+    place = torch.empty_like(labels)
+    place[by_class] = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[labels[by_class]]
+    return place
 
 
 @dataclass(frozen=True)
@@ -108,6 +136,7 @@ def load_data(
     image_size: int | None = None,
     skip_bad_images: bool = False,
     per_class: int | None = None,
+    holdout: int = 0,
 ) -> Dataset:
     """A dataset by name ("fashion_mnist_mini", …), or from an .npz file or image folder by path.
 
@@ -117,10 +146,12 @@ def load_data(
     image_size       image files only: the side to resize to; needed for a folder whose images differ in size
     skip_bad_images  leave image files out that do not decode, instead of refusing
     per_class        only so many training images of each class
+    holdout          so many images of each class kept out of training: the same ones whatever `per_class` is
     """
-    if per_class is not None:
+    if per_class is not None or holdout:
         whole = load_data(name, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
-        return whole.part(per_class)
+        whole = whole.hold_out(holdout) if holdout else whole
+        return whole.part(per_class) if per_class is not None else whole
     if str(name) in DATASETS:
         place = Path(data_dir).expanduser().resolve() if data_dir else None
         return _load_known(str(name), place, image_size, skip_bad_images)

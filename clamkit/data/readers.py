@@ -61,6 +61,10 @@ class Files:
     def __len__(self) -> int:
         return len(self.files)
 
+    def __getitem__(self, rows: Tensor) -> Files:
+        """Some of the files, by whole numbers or by a mask, as a tensor gives some of its images."""
+        return Files(self.files[rows.numpy()], self.size)
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         return (len(self), 3, self.size, self.size)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.specs import METHODS
 
 MODELS = ("tiny_resnet", "resnet18", "resnet50", "tiny_vit", "vit_small", "vit_base")
-WITHOUT_EFFECT = {"data_dir"}  # where a run finds its data does not make it another run
+WITHOUT_EFFECT = {"data_dir", "keep_logits"}  # where it finds its data and what it keeps do not make another run
 STRENGTHS = {"crop": "crop_lower_bound", "jitter": "jitter_strength"}  # the field that says how strong
 
 
@@ -44,11 +44,17 @@ class RunConfig(BaseModel):
     data_dir: str | None = Field(None, description="where to look first for the dataset")
     skip_bad_images: bool = Field(False, description="leave image files out that do not decode")
     per_class: int | None = Field(None, ge=1, description="training images of each class to use; default all")
+    holdout: int = Field(0, ge=0, description="images of each class kept out of training, the same for every seed")
 
     method: str = Field("clam", description="one of " + ", ".join(METHODS))
     protocol: Literal["paper", "released"] = Field("paper", description="where paper and released code differ, which")
-    accuracy_from: Literal["epoch", "pass", "clean"] | None = Field(
-        None, description="what the min player looks at: counted while training, a second pass, an unaugmented pass"
+    accuracy_from: Literal["epoch", "pass", "clean", "holdout"] | None = Field(
+        None,
+        description="what the min player looks at: counted while training, a second pass, an unaugmented pass, "
+        "held-out images",
+    )
+    acts_on: Literal["loss", "sampling"] = Field(
+        "loss", description="what the weights act on: the loss of a class, or how often its images are drawn"
     )
     tau: float = Field(1.0, ge=0, description="step size of CLAM and max-min; the paper's value")
     u_min: float | None = Field(None, ge=0, description="CLAM's smallest class weight (sum 1); default 1/(2n)")
@@ -66,6 +72,9 @@ class RunConfig(BaseModel):
 
     augmentation: Literal["crop", "jitter"] = Field("crop", description="random resized crop, or colour jitter")
     crop_lower_bound: float = Field(0.3, gt=0, le=1, description="smallest share of the area a crop keeps; 1: no crop")
+    crop_bounds: tuple[float, ...] | Literal["weights"] | None = Field(
+        None, description="crop_lower_bound of each class (0.3,0.5,…); or set by the weights, the loss plain"
+    )
     jitter_strength: float = Field(0.3, ge=0, le=1, description="of brightness, contrast and saturation; 0: none")
     flip: bool = Field(True, description="mirror half of the training images")
 
@@ -83,6 +92,7 @@ class RunConfig(BaseModel):
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")
     amp: bool = Field(False, description="mixed precision: bfloat16, or float16 on a GPU that lacks it")
     compile: bool = Field(False, description="torch.compile the model: pays for long runs on a GPU")
+    keep_logits: bool = Field(True, description="logits of test and held-out images; 100 MB at ImageNet's size")
     seed: int = Field(0, ge=0, description="fixes initialisation, order and augmentation")
 
     def __init__(self, **fields: Any):
@@ -101,6 +111,33 @@ class RunConfig(BaseModel):
         if value not in allowed:
             raise unknown(str(info.field_name), value, allowed)
         return value
+
+    @field_validator("crop_bounds", mode="before")
+    @classmethod
+    def _bounds(cls, value: Any) -> Any:
+        """Also from text, as the command line and tables have it: "0.3, 0.5, 1"."""
+        if value is None or (isinstance(value, str) and value == "weights"):
+            return value
+        try:
+            bounds = tuple(map(float, value.strip("()[] ").split(",") if isinstance(value, str) else value))
+        except (TypeError, ValueError):
+            bounds = ()
+        if not bounds or not all(0 < bound <= 1 for bound in bounds):
+            raise ClamkitError(
+                f"crop_bounds={value!r} is not allowed: it must be 'weights', or for each class the smallest share of "
+                "the area that a crop keeps, a number above 0 and at most 1."
+            )
+        return bounds
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        if self.crop_bounds and self.augmentation != "crop":
+            raise ClamkitError(f"crop_bounds are of crops: with augmentation={self.augmentation!r} nothing is cropped.")
+        if self.crop_bounds == "weights" and self.acts_on != "loss":
+            raise ClamkitError("crop_bounds='weights' and acts_on='sampling': the weights act on one of them.")
+        if self.accuracy_from == "holdout" and not self.holdout:
+            raise ClamkitError("accuracy_from='holdout' needs held-out images: give holdout=, how many of each class.")
+        return self
 
     def method_settings(self) -> dict[str, Any]:
         """The fields this method listens to."""

@@ -56,7 +56,7 @@ def gather(part: Tensor) -> Tensor:
         return part
     total = torch.tensor(len(part), device=part.device)
     dist.all_reduce(total)
-    samples = part.new_zeros(int(total))
+    samples = part.new_zeros(int(total), *part.shape[1:])
     samples[rank() :: world_size()] = part
     dist.all_reduce(samples)
     return samples

@@ -23,14 +23,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm.auto import tqdm
 
-from clamkit.data.augment import TRANSFORMS
+from clamkit.data.augment import TRANSFORMS, bounds_by_weights
 from clamkit.data.batches import Batches
 from clamkit.data.datasets import IMAGENET, Dataset, load_data
+from clamkit.data.readers import Files
 from clamkit.engine import distributed
 from clamkit.engine.config import PROTOCOLS, RunConfig
 from clamkit.engine.device import find_device, mixed_precision, show_progress
 from clamkit.engine.models import build_model, orthogonal_init
-from clamkit.engine.store import COLUMNS, RunFolder, RunStore
+from clamkit.engine.store import COLUMNS, Logits, RunFolder, RunStore
 from clamkit.errors import ClamkitError
 from clamkit.methods.weighters import Weighter, build_method
 from clamkit.metrics import class_accuracy, fairness
@@ -38,6 +39,7 @@ from clamkit.metrics import class_accuracy, fairness
 WARM_UP = 0.3  # share of the steps in which the one-cycle rate rises, from 1/25 of the peak; then a cosine to ~0
 START, END = 1 / 25, 1e-5
 STATEFUL = ("model", "optimizer", "scaler", "weighter")  # parts of a state whose `state_dict` a checkpoint holds
+FLOAT16_MAX = torch.finfo(torch.float16).max
 
 History = list[dict[str, Tensor]]  # for each epoch, the columns of a run's history by class
 Watch = Callable[[History, Sequence[str]], None]
@@ -75,7 +77,7 @@ def train(
 
 def load_config_data(config: RunConfig) -> Dataset:
     """The dataset that a config names, as training sees it."""
-    options = config.model_dump(include={"data_dir", "image_size", "skip_bad_images", "per_class"})
+    options = config.model_dump(include={"data_dir", "image_size", "skip_bad_images", "per_class", "holdout"})
     return load_data(config.dataset, **options)
 
 
@@ -92,6 +94,7 @@ class TrainingState:
     amp: torch.dtype | None = None  # of the forward pass; None: float32
     scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))  # for float16
     kept: dict[str, Tensor] | None = None  # the network to return to, for methods that do
+    plain_loss: bool = False  # the weights act on something else than the loss
     parallel: nn.Module | None = None  # the model as several processes train it: their gradients averaged
     history: History = field(default_factory=list)
 
@@ -112,6 +115,7 @@ class TrainingState:
 def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> TrainingState:
     """Model, optimizer, weighter and batches of a config, before the first epoch."""
     protocol = PROTOCOLS[config.protocol]
+    _check_bounds(config, dataset)
     mean, std = IMAGENET if protocol.imagenet_statistics else (dataset.mean, dataset.std)
     size = config.image_size or dataset.x_train.shape[2]
     rank, world = distributed.rank(), distributed.world_size()
@@ -127,7 +131,8 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     )
     if config.compile:
         model.compile()
-    transform = TRANSFORMS[config.augmentation](config.strength, size=config.image_size, flip=config.flip)
+    strength = min(config.crop_bounds) if isinstance(config.crop_bounds, tuple) else config.strength
+    transform = TRANSFORMS[config.augmentation](strength, size=config.image_size, flip=config.flip)
     options = {"protocol": config.protocol, "label_smoothing": config.label_smoothing} | config.method_settings()
     weighter = build_method(config.method, config.dataset, dataset.num_classes, **options)
     skip_bad = config.skip_bad_images
@@ -135,7 +140,9 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     amp = mixed_precision(device) if config.amp else None
     scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
     parallel = DistributedDataParallel(model) if world > 1 else None
-    return TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
+    state = TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
+    state.plain_loss = config.acts_on == "sampling" or config.crop_bounds == "weights"
+    return state
 
 
 def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bool | None, watch: Watch | None) -> None:
@@ -162,11 +169,15 @@ def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bo
             run.save_history(_columns(state.history))
     if state.kept is not None:
         state.model.load_state_dict(state.kept)
-    labels, predicted = predict(state)
+    labels, predicted, *logits = predict(state, logits=config.keep_logits)
+    if logits:  # without held-out images, none of their logits
+        held = predict(state, "holdout", logits=True) if config.holdout else (labels[:0], None, logits[0][:0])
+        logits += [labels, held[2], held[0]]
     if first:
         run.save_history(_columns(state.history))
         summary = _summary(state, labels, predicted, time.monotonic() - started)
-        run.finish(summary, pd.DataFrame({"label": labels, "prediction": predicted}))
+        found = pd.DataFrame({"label": labels, "prediction": predicted})
+        run.finish(summary, found, Logits(*logits) if logits else None)
 
 
 def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: int) -> None:
@@ -178,17 +189,22 @@ def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: in
     steps = math.ceil(len(x) / config.batch_size)
     place = range((epoch - 1) * steps, epoch * steps)  # of this epoch's steps in the whole training
     rates = [config.lr * learning_rate(schedule, step, steps * config.epochs) for step in place]
-    losses = train_epoch(state, batches.training(x, y, config.batch_size, generator), rates)
+    drawn_by = weights if config.acts_on == "sampling" else None
+    bounds = _class_bounds(config, weights)
+    losses = train_epoch(state, batches.training(x, y, config.batch_size, generator, drawn_by, bounds), rates)
     _check_finite(losses, config, epoch)
     if config.chosen("accuracy_from") == "pass":
-        count(state, batches.training(x, y, config.batch_size, generator))
+        count(state, batches.training(x, y, config.batch_size, generator, bounds=bounds))
     elif config.chosen("accuracy_from") == "clean":
         count(state, batches.plain(x, y))
+    elif config.chosen("accuracy_from") == "holdout":
+        count(state, batches.plain(state.dataset.x_holdout, state.dataset.y_holdout))
     accuracy, loss = weighter.counted()
     weighter.step()
     if weighter.keeps_network:
         state.kept = {name: value.cpu().clone() for name, value in state.model.state_dict().items()}
-    tested = class_accuracy(*predict(state), state.dataset.num_classes)
+    labels, predicted = predict(state)
+    tested = class_accuracy(labels, predicted, state.dataset.num_classes)
     rows = (weights, *map(torch.from_numpy, (accuracy, loss, tested)))
     state.history.append(dict(zip(COLUMNS, rows, strict=True)))
 
@@ -200,7 +216,7 @@ def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], 
     for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
         state.optimizer.param_groups[0]["lr"] = rate
         logits = forward(state, x)
-        loss = state.weighter.loss(logits, y)
+        loss = state.weighter.per_sample_loss(logits, y).mean() if state.plain_loss else state.weighter.loss(logits, y)
         state.optimizer.zero_grad(set_to_none=True)
         state.scaler.scale(loss * distributed.loss_scale(len(y), y.device)).backward()
         state.scaler.step(state.optimizer)
@@ -228,13 +244,14 @@ def count(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]]) -> Non
 
 
 @torch.inference_mode()
-def predict(state: TrainingState) -> tuple[np.ndarray, np.ndarray]:
-    """Label and predicted class of each test image."""
+def predict(state: TrainingState, part: str = "test", *, logits: bool = False) -> tuple[np.ndarray, ...]:
+    """Label and predicted class of each test (or "holdout") image; and its logits in float16, cut to its range."""
     state.model.eval()
-    test = state.batches.plain(state.dataset.x_test, state.dataset.y_test)
-    both = zip(*((y, forward(state, x).argmax(1)) for x, y in test), strict=True)
-    labels, predicted = (distributed.gather(torch.cat(parts)).cpu().numpy() for parts in both)
-    return labels, predicted
+    found = []
+    for x, y in state.batches.plain(getattr(state.dataset, f"x_{part}"), getattr(state.dataset, f"y_{part}")):
+        z = forward(state, x)
+        found.append((y, z.argmax(1), *([z.float().clamp(-FLOAT16_MAX, FLOAT16_MAX).half()] if logits else [])))
+    return tuple(distributed.gather(torch.cat(parts)).cpu().numpy() for parts in zip(*found, strict=True))
 
 
 def learning_rate(schedule: str, step: int, steps: int) -> float:
@@ -246,6 +263,12 @@ def learning_rate(schedule: str, step: int, steps: int) -> float:
         return 1 + (START - 1) * (1 + math.cos(math.pi * step / rise)) / 2
     end = START * END
     return end + (1 - end) * (1 + math.cos(math.pi * (step - rise) / (steps - 1 - rise))) / 2
+
+
+def _class_bounds(config: RunConfig, weights: Tensor) -> Tensor | None:
+    if config.crop_bounds == "weights":
+        return bounds_by_weights(weights, config.crop_lower_bound)
+    return torch.tensor(config.crop_bounds, dtype=torch.float64) if config.crop_bounds else None
 
 
 def _columns(history: History) -> dict[str, Tensor]:
@@ -285,6 +308,17 @@ def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
             f"the loss is not finite at epoch {epoch}, step {int(bad[0]) + 1} of {len(losses)} (lr={config.lr:g}). The "
             f"run stops; its last good checkpoint (epoch {epoch - 1}) is kept. Try a smaller lr, or look at the data."
         )
+
+
+def _check_bounds(config: RunConfig, dataset: Dataset) -> None:
+    bounds = config.crop_bounds
+    if isinstance(bounds, tuple) and len(bounds) != dataset.num_classes:
+        raise ClamkitError(
+            f"crop_bounds has {len(bounds)} numbers, but {dataset.name} has {dataset.num_classes} classes: give one "
+            "for each, in the order of the classes."
+        )
+    if bounds and isinstance(dataset.x_train, Files):
+        raise ClamkitError(f"crop_bounds work on images in memory: {dataset.name} is read file by file.")
 
 
 def _check_shares(config: RunConfig, samples: int) -> None:

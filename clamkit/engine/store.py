@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -25,6 +25,7 @@ from clamkit.errors import ClamkitError
 from clamkit.files import atomic, sha256, write_json
 
 if TYPE_CHECKING:  # imported where they are used: looking which runs there are needs neither
+    import numpy as np
     import pandas as pd
     import torch
 
@@ -34,6 +35,16 @@ COLUMNS = ("weight", "train_accuracy", "train_loss", "test_accuracy")  # of the 
 TYPES = dict.fromkeys(("epoch", "class"), "int32") | dict.fromkeys(COLUMNS, "float64")
 LOCK_TIMEOUT_S = 1.0  # longer than another process needs to look whether the lock is held
 RESULTS = ("config.json", "history.parquet", "predictions.parquet", "summary.json", "checkpoint.pt")
+LOGITS = "logits.npz"  # beside the RESULTS of runs that keep them
+
+
+class Logits(NamedTuple):
+    """What the final network says of each test and held-out image: float16 [N, classes], labels int64 [N]."""
+
+    test: np.ndarray
+    test_labels: np.ndarray
+    holdout: np.ndarray
+    holdout_labels: np.ndarray
 
 
 class Run(ABC):
@@ -57,6 +68,11 @@ class Run(ABC):
     @abstractmethod
     def predictions(self) -> pd.DataFrame:
         """label and prediction of each test image, in the order of the test set."""
+
+    @property
+    def logits(self) -> Logits:
+        """Logits and labels of the test and held-out images, in their order."""
+        raise ClamkitError(f"committed results carry no logits: train {self.name} here to have them.")
 
     @property
     @abstractmethod
@@ -132,6 +148,17 @@ class RunFolder(Run):
 
         return self._read("predictions.parquet", lambda content: pd.read_parquet(io.BytesIO(content)))
 
+    @cached_property
+    def logits(self) -> Logits:
+        import numpy as np
+
+        if self.done and LOGITS not in (self._sums() or [LOGITS]):
+            raise ClamkitError(
+                f"{paths.shown(self.folder)} has no logits: made with keep_logits=False, or before the kit kept them. "
+                "Delete its DONE and train the same config again: the checkpoint gives them without training."
+            )
+        return self._read(LOGITS, lambda content: Logits(**np.load(io.BytesIO(content))))
+
     @property
     def test_accuracy(self) -> pd.Series:
         import pandas as pd
@@ -147,7 +174,7 @@ class RunFolder(Run):
             content = path.read_bytes()
             if self.done and self._sums().get(name) != sha256(content):
                 raise ValueError("not what was written")
-            if not self.done and name in ("summary.json", "predictions.parquet"):
+            if not self.done and name in ("summary.json", "predictions.parquet", LOGITS):
                 raise FileNotFoundError  # cut off between these and DONE: nothing vouches for them
             return reader(content)
         except FileNotFoundError:
@@ -170,14 +197,14 @@ class RunFolder(Run):
             sums = json.loads((self.folder / "DONE").read_bytes())
         except ValueError:
             return {}
-        return sums if isinstance(sums, dict) and set(sums) == set(RESULTS) else {}
+        return sums if isinstance(sums, dict) and set(sums) - {LOGITS} == set(RESULTS) else {}
 
     def damaged(self, *, checkpoint: bool = True) -> list[str]:
         """Files that no longer are what `DONE` says they were; the checkpoint, which may be large, on demand."""
         sums = self._sums()
         if not sums:
             return ["DONE"]
-        files = {name: self.folder / name for name in RESULTS if checkpoint or name != "checkpoint.pt"}
+        files = {name: self.folder / name for name in sums if checkpoint or name != "checkpoint.pt"}
         return [n for n, file in files.items() if not file.is_file() or sha256(file.read_bytes()) != sums[n]]
 
     # -------------------------------------------------------------------------------------------- writing
@@ -276,13 +303,21 @@ class RunFolder(Run):
         with atomic(self.folder / "history.parquet") as temporary:
             frame.to_parquet(temporary, index=False, write_page_checksum=True)
 
-    def finish(self, summary: dict[str, Any], predictions: pd.DataFrame) -> None:
+    def finish(self, summary: dict[str, Any], predictions: pd.DataFrame, logits: Logits | None = None) -> None:
+        import numpy as np
+
+        (self.folder / LOGITS).unlink(missing_ok=True)  # of a process that died between these and DONE
+        if logits:
+            np.savez(packed := io.BytesIO(), **logits._asdict())
+            with atomic(self.folder / LOGITS) as temporary:
+                temporary.write_bytes(packed.getvalue())
         with atomic(self.folder / "predictions.parquet") as temporary:
             predictions.to_parquet(temporary, index=False)
         write_json(self.folder / "summary.json", summary)
         (self.folder / "checkpoint.previous.pt").unlink(missing_ok=True)
-        write_json(self.folder / "DONE", {name: sha256((self.folder / name).read_bytes()) for name in RESULTS})
-        for name in ("history", "summary", "predictions"):
+        files = [self.folder / name for name in (*RESULTS, *([LOGITS] if logits else []))]
+        write_json(self.folder / "DONE", {file.name: sha256(file.read_bytes()) for file in files})
+        for name in ("history", "summary", "predictions", "logits"):
             self.__dict__.pop(name, None)
 
 
@@ -343,7 +378,8 @@ def read_history(content: bytes) -> pd.DataFrame:
 
 def _row(run: Run) -> dict[str, Any]:
     metrics = {k: v for k, v in run.summary.items() if not isinstance(v, dict | list)}
-    return run.config.model_dump() | metrics | {"strength": run.config.strength}
+    fields = {k: str(v) if isinstance(v, tuple) else v for k, v in run.config.model_dump().items()}
+    return fields | metrics | {"strength": run.config.strength}
 
 
 def as_frame(runs: Iterable[Run]) -> pd.DataFrame:

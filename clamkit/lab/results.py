@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from clamkit import paths
-from clamkit.engine.config import RunConfig
+from clamkit.engine.config import WITHOUT_EFFECT, RunConfig
 from clamkit.engine.store import COLUMNS, Run, RunStore, as_frame
 from clamkit.errors import ClamkitError
 from clamkit.files import atomic, write_json
@@ -34,7 +34,7 @@ def save(grid: str, runs: Iterable[Run]) -> pd.DataFrame:
     """Add finished runs to the committed results of a grid (a run that is there already is replaced); all its rows."""
     runs = list(runs)
     if runs:
-        rows = as_frame(runs).drop(columns="data_dir")
+        rows = as_frame(runs).drop(columns=list(WITHOUT_EFFECT))
         versions = pd.DataFrame([run.summary["versions"] for run in runs]).add_suffix("_version")
         rows = pd.concat([rows, versions], axis=1)
         rows.insert(0, "run", [run.name for run in runs])

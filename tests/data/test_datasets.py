@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from clamkit.data import readers
-from clamkit.data.datasets import DATASETS, IMAGENET, dataset_from_arrays, fetch_data, load_data, locate
+from clamkit.data.datasets import DATASETS, IMAGENET, dataset_from_arrays, earlier_alike, fetch_data, load_data, locate
+from clamkit.data.readers import Files
 from clamkit.data.vision import torchvision
 from clamkit.errors import ClamkitError
 from clamkit.methods.specs import PAPER_CLASSES
@@ -141,10 +144,10 @@ def test_unknown_dataset():
 @pytest.mark.parametrize("name", ["mine.npz", "folder/mine.npz", "images/of/ants", "./birds", "photos.zip"])
 def test_a_path_with_nothing_there_is_called_missing_not_unknown(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    for given in (name, str(tmp_path / name), tmp_path / name):
+    for path in (name, str(tmp_path / name), tmp_path / name):
         with pytest.raises(ClamkitError, match="there is no dataset at") as caught:
-            load_data(given)
-        assert str(given) in str(caught.value)
+            load_data(path)
+        assert str(path) in str(caught.value)
         assert "unknown" not in str(caught.value)
         assert ".npz" in str(caught.value), "what may be given"
         assert "fashion_mnist_mini" in str(caught.value), "what there is"
@@ -269,3 +272,79 @@ def test_a_part_is_balanced_and_another_dataset(small_npz):
             part.x_train[part.y_train == label], whole.x_train[whole.y_train == label][:7], rtol=0, atol=0
         )
     assert load_data(small_npz, per_class=1000).sizes.tolist() == whole.sizes.tolist()
+
+
+# ------------------------------------------------------------------------------------------------- held-out images
+
+
+def numbers(images) -> list[bytes]:
+    return [image.numpy().tobytes() for image in images]
+
+
+def test_held_out_images_are_the_same_whatever_is_trained_on(small_npz):
+    whole, held = load_data(small_npz), load_data(small_npz, holdout=4)
+    part, more = load_data(small_npz, holdout=4, per_class=7), load_data(small_npz, holdout=9)
+    assert (len(whole.x_holdout), len(whole.y_holdout)) == (0, 0)
+    assert held.y_holdout.bincount().tolist() == [4, 4, 4]
+    assert held.sizes.tolist() == [16, 16, 16]
+    assert part.sizes.tolist() == [7, 7, 7]
+    everything = dict(zip(numbers(whole.x_train), whole.y_train.tolist(), strict=True))
+    assert len(everything) == 60, "each image is another one"
+    for dataset in (held, more):
+        kept, out = numbers(dataset.x_train), numbers(dataset.x_holdout)
+        assert sorted(kept + out) == sorted(everything), "each image is in one of the two"
+        assert [everything[i] for i in kept + out] == dataset.y_train.tolist() + dataset.y_holdout.tolist()
+    assert numbers(part.x_holdout) == numbers(held.x_holdout)
+    assert set(numbers(held.x_holdout)) < set(numbers(more.x_holdout))
+    for label in range(3):  # held out first, then the first of the rest
+        assert numbers(part.x_train[part.y_train == label]) == numbers(held.x_train[held.y_train == label][:7])
+    assert numbers(held.x_holdout) != numbers(whole.part(4).x_train), "not just the first of each class"
+
+
+def test_held_out_images_make_another_dataset_with_the_same_surroundings(small_npz):
+    whole, held, part = (load_data(small_npz, **k) for k in ({}, {"holdout": 4}, {"holdout": 4, "per_class": 7}))
+    assert len({whole.sha256, held.sha256, part.sha256, load_data(small_npz, holdout=5).sha256}) == 4
+    assert load_data(small_npz, holdout=4).sha256 == held.sha256
+    assert load_data(small_npz, holdout=0).sha256 == whole.sha256
+    for dataset in (held, part):
+        assert (dataset.class_names, dataset.mean, dataset.std) == (whole.class_names, whole.mean, whole.std)
+        assert torch.equal(dataset.x_test, whole.x_test)
+    assert str(held) == "stripes: 48 training, 12 held-out and 30 test images, 3×12×12, 3 classes"
+    assert str(whole) == "stripes: 60 training and 30 test images, 3×12×12, 3 classes"
+
+
+def test_image_files_are_held_out_too(imagenet):
+    whole = load_data("imagenet", data_dir=imagenet, image_size=16)
+    held = load_data("imagenet", data_dir=imagenet, image_size=16, holdout=1, per_class=2)
+    assert isinstance(held.x_holdout, Files)
+    assert held.y_holdout.tolist() == [0, 1]
+    assert held.sizes.tolist() == [2, 2]
+    assert set(held.x_holdout.files).isdisjoint(held.x_train.files)
+    assert {*held.x_holdout.files, *held.x_train.files} < set(whole.x_train.files)
+    for files, labels in ((held.x_holdout, held.y_holdout), (held.x_train, held.y_train)):
+        folders = [Path(file).parent.name for file in files.files]
+        assert folders == [whole.class_names[label] for label in labels]
+
+
+@pytest.mark.parametrize("count", [20, 1000])
+def test_a_holdout_that_leaves_nothing_to_train_on(small_npz, count):
+    with pytest.raises(
+        ClamkitError, match=f"holdout={count} leaves nothing to train on in class 'top' .* has 20 training images"
+    ):
+        load_data(small_npz, holdout=count)
+
+
+def test_the_smallest_class_is_the_one_named(arrays):
+    rows = [i for i in range(60) if arrays["y_train"][i] != 1 or i < 10]  # 3 of "middle"
+    few = {part: arrays[part][rows] for part in ("x_train", "y_train")}
+    dataset = dataset_from_arrays("few", **arrays | few)
+    assert dataset.hold_out(2).sizes.tolist() == [18, 1, 18]
+    with pytest.raises(ClamkitError, match="'middle' of few, which has 3 training images"):
+        dataset.hold_out(3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=40))
+def test_how_many_before_have_the_same_label(labels):
+    expected = [labels[:i].count(label) for i, label in enumerate(labels)]
+    assert earlier_alike(torch.tensor(labels, dtype=torch.int64)).tolist() == expected

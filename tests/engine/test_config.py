@@ -63,6 +63,8 @@ FIRST_EDITION = """{
         ({"epochs": "many"}, "epochs='many' is not allowed"),
         ({"schedule": "cosine"}, "schedule='cosine' is not allowed: it must be 'onecycle'"),
         ({"seed": 1.5}, "seed=1.5 is not allowed"),
+        ({"holdout": -1}, "holdout=-1 is not allowed: it must be greater than or equal to 0"),
+        ({"accuracy_from": "holdout"}, "accuracy_from='holdout' needs held-out images: give holdout="),
     ],
 )
 def test_bad_fields(fields, message):
@@ -82,6 +84,8 @@ def test_folder_and_identity():
     assert str(config.folder()).startswith("fashion_mnist_mini/clam/crop-0.3/seed4-")
     assert RunConfig(seed=4).folder() == config.folder(), "a default given is a default"
     assert RunConfig(seed=4, data_dir="elsewhere").hash() == config.hash(), "where the data lies is not what the run is"
+    assert RunConfig(seed=4, holdout=0).hash() == config.hash()
+    assert RunConfig(seed=4, holdout=9).hash() != config.hash()
     assert RunConfig(seed=4, epochs=3).hash() != config.hash()
     assert RunConfig(seed=4, tau=0.5).hash() != config.hash()
     assert RunConfig(method="normal", tau=0.5).hash() == RunConfig(method="normal").hash(), "normal has no tau"

@@ -9,9 +9,12 @@ import pytest
 import torch
 from filelock import FileLock
 
+from clamkit.data.augment import normalise
+from clamkit.data.datasets import load_data
 from clamkit.engine.config import RunConfig
-from clamkit.engine.loop import train
-from clamkit.engine.store import COLUMNS, RESULTS, Run, RunFolder, RunStore, as_frame, read_history
+from clamkit.engine.loop import predict, set_up, train
+from clamkit.engine.models import build_model
+from clamkit.engine.store import COLUMNS, LOGITS, RESULTS, Run, RunFolder, RunStore, as_frame, read_history
 from clamkit.errors import ClamkitError
 from clamkit.files import sha256, write_json
 from clamkit.metrics import METRICS
@@ -88,7 +91,7 @@ def test_flipped_byte_in_a_checkpoint_is_seen(config, interrupted, tmp_path, cap
     same_bits(done, train(config, runs=tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("name", ["history.parquet", "summary.json", "predictions.parquet", "checkpoint.pt", "DONE"])
+@pytest.mark.parametrize("name", [*RESULTS[1:], LOGITS, "DONE"])
 def test_damage_to_a_finished_run_is_repaired(config, tmp_path, name, same_bits):
     run = train(config)
     assert run.damaged() == []
@@ -116,7 +119,7 @@ def test_results_without_done_are_not_read(config):
     """Cut off between the last result and DONE: nothing vouches for what is there."""
     run = train(config)
     (run.folder / "DONE").unlink()
-    for name in ("summary", "predictions"):
+    for name in ("summary", "predictions", "logits"):
         with pytest.raises(ClamkitError, match="not finished"):
             getattr(RunFolder(run.folder), name)
     assert RunFolder(run.folder).config == config
@@ -209,7 +212,66 @@ def test_the_checkpoint_before_stays_until_the_run_is_done(tmp_path):
 def test_done_vouches_for_every_result(config):
     run = train(config)
     sums = json.loads((run.folder / "DONE").read_text())
-    assert sums == {name: sha256((run.folder / name).read_bytes()) for name in RESULTS}
+    assert sums == {name: sha256((run.folder / name).read_bytes()) for name in (*RESULTS, LOGITS)}
+
+
+# ------------------------------------------------------------------------------------------------------- logits
+
+
+def test_logits_are_those_of_the_final_network(config):
+    """The network of the checkpoint, asked again image by image."""
+    run = train(config.model_copy(update={"holdout": 5}))
+    dataset = load_data(config.dataset, holdout=5)
+    model = build_model("tiny_resnet", 3, 3)
+    model.load_state_dict(run.load_checkpoint()["model"])
+    for part in ("test", "holdout"):
+        x, y = getattr(dataset, f"x_{part}"), getattr(dataset, f"y_{part}")
+        with torch.no_grad():
+            expected = torch.cat([model.eval()(normalise(image[None], dataset.mean, dataset.std)) for image in x])
+        logits = getattr(run.logits, part)
+        assert logits.dtype == np.float16
+        np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3)  # float16 has 11 bits
+        assert getattr(run.logits, f"{part}_labels").tolist() == y.tolist()
+        if part == "test":
+            assert run.predictions["prediction"].to_list() == expected.argmax(1).tolist()
+    assert run.predictions["label"].to_list() == run.logits.test_labels.tolist()
+    plain = train(config).logits
+    assert (plain.holdout.shape, plain.holdout_labels.shape) == ((0, 3), (0,)), "nothing held out"
+
+
+def test_logits_beyond_float16_stay_finite(config):
+    state = set_up(config, load_data(config.dataset), torch.device("cpu"))
+    with torch.no_grad():
+        list(state.model.children())[-1].bias.copy_(torch.tensor([1e6, -1e6, 0]))
+    _, predicted, logits = predict(state, logits=True)
+    assert (predicted == 0).all()
+    assert logits[0, :2].tolist() == [65504, -65504]
+
+
+def test_a_run_without_logits_is_sound_and_says_how_to_get_them(config, tmp_path, same_bits):
+    without = config.model_copy(update={"keep_logits": False})
+    assert without.folder() == config.folder()
+    run = train(without)
+    assert run.done
+    assert run.damaged() == []
+    assert not (run.folder / LOGITS).exists()
+    with pytest.raises(ClamkitError, match="has no logits: .*keep_logits=False.* Delete its DONE"):
+        _ = run.logits
+    assert train(config).damaged() == [], "a finished run is left as it is"
+    time = (run.folder / "checkpoint.pt").stat().st_mtime_ns
+    (run.folder / "DONE").unlink()  # as the sentence says
+    again, whole = train(config), train(config, runs=tmp_path / "whole")
+    assert (run.folder / "checkpoint.pt").stat().st_mtime_ns == time, "nothing was trained"
+    same_bits(again, whole)
+    assert all(map(np.array_equal, again.logits, whole.logits))
+    (run.folder / "DONE").unlink()
+    train(without)
+    assert not (run.folder / LOGITS).exists(), "what DONE does not vouch for is not left lying there"
+
+
+def test_runs_that_are_not_in_a_folder_have_no_logits(memory_run):
+    with pytest.raises(ClamkitError, match="carry no logits: train fashion_mnist_mini/clam/"):
+        _ = memory_run([0.5, 0.7]).logits
 
 
 # ----------------------------------------------------------------------------------------------- runs as such, tables

@@ -26,6 +26,7 @@ def readings(store: RunStore, run: RunFolder) -> dict:
         "summary": lambda: run.summary,
         "history": lambda: run.history.to_numpy().tobytes(),
         "predictions": lambda: run.predictions.to_numpy().tobytes(),
+        "logits": lambda: [values.tobytes() for values in run.logits],
         "frame": lambda: store.frame().drop(columns="folder", errors="ignore").to_json(),
     }.items():
         try:

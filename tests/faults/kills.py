@@ -14,7 +14,7 @@ import torch
 
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import train
-from clamkit.engine.store import RESULTS, RunFolder, RunStore
+from clamkit.engine.store import LOGITS, RESULTS, RunFolder, RunStore
 from tests.faults.trainings import configs, differ, ended, fork, torn
 
 
@@ -135,7 +135,9 @@ def killed(folder: Path, data: Path, kills: int, seed: int = 0) -> Counter:
             count["resumes"] += there > 0
         count["trainings"] += 1
         count["wrong results"] += differ(run, RunStore(folder / "whole").run(config))
-        count["leftovers"] += sum(1 for file in run.folder.iterdir() if file.name not in {*RESULTS, "DONE", ".lock"})
+        count["leftovers"] += sum(
+            1 for file in run.folder.iterdir() if file.name not in {*RESULTS, LOGITS, "DONE", ".lock"}
+        )
     return count
 
 

@@ -9,13 +9,14 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import train
 from clamkit.engine.models import build_model
-from clamkit.engine.store import RESULTS, RunFolder, RunStore, read_history
+from clamkit.engine.store import LOGITS, RESULTS, RunFolder, RunStore, read_history
 from clamkit.errors import ClamkitError
 
 METHODS = ("clam_kl", "normal", "apstar_mmpf", "ggf")
@@ -80,6 +81,7 @@ def content(run: RunFolder) -> dict:
         "config": run.config,
         "history": run.history.to_numpy().tobytes(),
         "predictions": run.predictions.to_numpy().tobytes(),
+        "logits": [values.tobytes() for values in run.logits],
         "summary": {key: value for key, value in run.summary.items() if key != "seconds"},
         "epochs": len(state["history"]),
         "tensors": {key: value.numpy().tobytes() for key, value in tensors.items()},
@@ -99,12 +101,13 @@ def torn(folder: Path) -> list[str]:
         "config.json": text,
         "history.parquet": history,
         "predictions.parquet": pd.read_parquet,
+        LOGITS: lambda path: dict(np.load(path)),
         "summary.json": text,
         "checkpoint.pt": RunFolder.read_checkpoint,
         "checkpoint.previous.pt": RunFolder.read_checkpoint,
         "DONE": text,
     }
-    assert set(RESULTS) < set(readers)
+    assert {*RESULTS, LOGITS} < set(readers)
     found = []
     for name, read in readers.items():
         try:

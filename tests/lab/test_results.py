@@ -103,6 +103,9 @@ def test_both_kinds_of_run_mean_the_final_network(grid, tmp_path):
     assert committed.config.identity() == run.config.identity()
     with pytest.raises(ClamkitError, match="carry no predictions"):
         committed.predictions  # noqa: B018
+    with pytest.raises(ClamkitError, match="carry no logits"):
+        committed.logits  # noqa: B018
+    assert not {"data_dir", "keep_logits"} & set(results.rows_of("small")), "what does not make a run is not committed"
 
 
 def test_results_of_the_first_edition_still_read():
