@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -63,6 +64,12 @@ class RunConfig(BaseModel):
     w_min: float | None = Field(None, ge=0, le=1, description="ggf")
     frequency: int | None = Field(None, ge=1, description="ggf: every f-th epoch")
     rank_by: Literal["accuracy", "loss"] | None = Field(None, description="ggf; default accuracy")
+    class_weights: tuple[float, ...] | str | None = Field(
+        None, description="fixed: numbers (1,1,2.5), a .json or .npy file of them, or the folder of a finished run"
+    )
+    weights_of: Literal["mean", "last"] | None = Field(
+        None, description="fixed: of a run, the mean of its weights over the epochs (default) or its last ones"
+    )
 
     augmentation: Literal["crop", "jitter"] = Field("crop", description="random resized crop, or colour jitter")
     crop_lower_bound: float = Field(0.3, gt=0, le=1, description="smallest share of the area a crop keeps; 1: no crop")
@@ -101,6 +108,23 @@ class RunConfig(BaseModel):
         if value not in allowed:
             raise unknown(str(info.field_name), value, allowed)
         return value
+
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _numbers_or_place(cls, value: Any) -> tuple[float, ...] | str | None:
+        """Numbers of any kind as a tuple, also from text such as "1, 2.5" or "(1.0, 2.5)"; other text is a path."""
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if isinstance(value, str) and "," in value:
+            with suppress(ValueError):
+                return tuple(map(float, value.strip("()[] ").split(",")))
+        if value is None or isinstance(value, str):
+            return value
+        try:
+            return tuple(map(float, value))
+        except (TypeError, ValueError, OverflowError):
+            raise ClamkitError(
+                f"class_weights={value!r}: give a number for each class, or the path of a file or of a finished run."
+            ) from None
 
     def method_settings(self) -> dict[str, Any]:
         """The fields this method listens to."""

@@ -129,7 +129,9 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
         model.compile()
     transform = TRANSFORMS[config.augmentation](config.strength, size=config.image_size, flip=config.flip)
     options = {"protocol": config.protocol, "label_smoothing": config.label_smoothing} | config.method_settings()
-    weighter = build_method(config.method, config.dataset, dataset.num_classes, **options)
+    if isinstance(place := options.get("class_weights"), str) and os.path.isdir(os.path.expanduser(place)):
+        options["class_weights"] = RunFolder(os.path.expanduser(place))
+    weighter = build_method(config.method, config.dataset, dataset.num_classes, sizes=dataset.sizes, **options)
     skip_bad = config.skip_bad_images
     batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=skip_bad, rank=rank, world=world)
     amp = mixed_precision(device) if config.amp else None

@@ -23,12 +23,16 @@ STAND_INS = {"fashion_mnist_mini": "fashion_mnist", "imagenet_real": "imagenet",
 class Method:
     """What a method is called, how it looks in figures, and how to build it.
 
-    weighter    a class of `clamkit.methods.weighters` by name, or any function (num_classes, **settings) → Weighter
+    weighter    a class of `clamkit.methods.weighters` by name ("peers.X": of `peers`), or any function
+                (num_classes, **settings) → Weighter
     loss        a function of `clamkit.methods.losses` that takes the settings instead of the weighter
     settings    what a user may change, each a field of RunConfig, with the paper's value; None: the weighter's own
     fixed       what a user may not change
     by_dataset  the paper's values where they depend on the dataset
     released    values of the released code where it differs: for all datasets under None, or by dataset
+    needs_sizes whether the weighter takes `sizes`, the training images in each class
+    every       how often the weights move: "epoch", "batch" or "never"
+    acts_on     what the weights act on: "loss", "sampling", "logits", or "nothing" where there are none
     """
 
     label: str
@@ -41,6 +45,9 @@ class Method:
     fixed: dict[str, Any] = field(default_factory=dict)
     by_dataset: dict[str, dict[str, Any]] = field(default_factory=dict)
     released: dict[str | None, dict[str, Any]] = field(default_factory=dict)
+    needs_sizes: bool = False
+    every: str = "epoch"
+    acts_on: str = "loss"
 
     def values(self, dataset: str | None, num_classes: int | None = None, protocol: str = "paper") -> dict[str, Any]:
         """The settings on a dataset that the paper, or with protocol="released" its code, gives."""
@@ -81,13 +88,15 @@ _LATE: dict[str | None, dict[str, Any]] = {"mini_imagenet": {"start_epoch": 50},
 
 # Colours are Okabe and Ito's for the paper's methods, told apart by colour-blind readers; their kin get a shade.
 METHODS: dict[str, Method] = {
-    "normal": Method("Normal", "#4d4d4d", "o", "Cross entropy with equal weights: what everybody trains."),
+    "normal": Method("Normal", "#4d4d4d", "o", "Cross entropy with equal weights: what everybody trains.",
+        every="never", acts_on="nothing"),
     "focal": Method("Focal", "#e69f00", "^",
         "Focal loss (Lin et al. 2017): samples the model is sure of count less, by (1 − p)^γ. Classes have no weights.",
-        loss="focal", settings={"gamma": 2.0}),
+        loss="focal", settings={"gamma": 2.0}, every="never", acts_on="nothing"),
     "pw": Method("PW", "#b8860b", "v",
         "Performance-weighted loss: like focal, but every sample keeps at least the share θ of its loss.",
-        loss="performance_weighted", settings={"gamma": 2.5, "theta": 0.8}, released={None: {"gamma": 2.0}}),
+        loss="performance_weighted", settings={"gamma": 2.5, "theta": 0.8}, released={None: {"gamma": 2.0}},
+        every="never", acts_on="nothing"),
     "tce": Method("TCE", "#009e73", "P",
         "Tilted cross entropy: after each epoch the weights drift by γ toward the softmax of the class losses.",
         weighter="TCE", settings={"gamma": 0.5, "start_epoch": None}),
@@ -130,4 +139,8 @@ METHODS: dict[str, Method] = {
     "clam_released": Method("CLAM, released", "#c51b7d", "d",
         "CLAM as the released code has it: clip to [½, 2] at mean 1, then divide by the mean.",
         weighter="CLAM", settings=_STEP, fixed={"projection": "released"}, released=_LATE),
+    "fixed": Method("Fixed weights", "#999933", "H",
+        "Class weights that are given and stay: as a list, in a file, or those of a finished run, the mean over its "
+        "epochs (the averaged strategy of Algorithm 1) or its last ones.",
+        weighter="peers.Fixed", settings={"class_weights": None, "weights_of": None}, every="never"),
 }  # fmt: skip
