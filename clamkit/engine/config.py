@@ -64,6 +64,7 @@ class RunConfig(BaseModel):
     w_min: float | None = Field(None, ge=0, le=1, description="ggf")
     frequency: int | None = Field(None, ge=1, description="ggf: every f-th epoch")
     rank_by: Literal["accuracy", "loss"] | None = Field(None, description="ggf; default accuracy")
+    eta: float | None = Field(None, gt=0, description="group_dro: step size of its weights")
     class_weights: tuple[float, ...] | str | None = Field(
         None, description="fixed: numbers (1,1,2.5), a .json or .npy file of them, or the folder of a finished run"
     )

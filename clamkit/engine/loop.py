@@ -202,12 +202,12 @@ def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], 
     for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
         state.optimizer.param_groups[0]["lr"] = rate
         logits = forward(state, x)
+        state.weighter.observe(logits.detach(), y)  # before the loss: some rules move with every batch
         loss = state.weighter.loss(logits, y)
         state.optimizer.zero_grad(set_to_none=True)
         state.scaler.scale(loss * distributed.loss_scale(len(y), y.device)).backward()
         state.scaler.step(state.optimizer)
         state.scaler.update()
-        state.weighter.observe(logits.detach(), y)
         losses.append(loss.detach())
     distributed.broadcast(state.model.buffers())
     return torch.stack(losses)
@@ -225,8 +225,10 @@ def count(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]]) -> Non
     """Count the accuracies anew in a pass of their own, without learning."""
     state.weighter.forget()
     state.model.eval()
+    state.weighter.eval()  # counts, and moves by none of these batches
     for x, y in batches:
         state.weighter.observe(forward(state, x), y)
+    state.weighter.train()
 
 
 @torch.inference_mode()

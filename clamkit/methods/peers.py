@@ -1,4 +1,8 @@
-"""The peers of CLAM: weights that are given, and other people's rules for moving them."""
+"""The peers of CLAM: weights that are given, and other people's rules for moving them.
+
+Rules that move every batch do so in `after_batch`, when the batch is counted, which comes before its loss. On several
+ranks what the batch was is summed over all of them first, so all move alike, as one that had the whole batch would.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from clamkit import paths
+from clamkit.checks import positive
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.weighters import Weighter
+from clamkit.theory import update
+
+
+def by_class(y: Tensor, num_classes: int, values: Tensor | None = None) -> Tensor:
+    """[n] on the labels' device: the samples of each class in the batch, or the sum of their values, over all ranks."""
+    values = torch.ones_like(y, dtype=torch.float32) if values is None else values.float()
+    sums = torch.zeros(num_classes, device=y.device).index_add_(0, y, values)
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(sums)
+    return sums
 
 
 class Fixed(Weighter):
@@ -80,3 +98,31 @@ def _read_weights(given: Any, weights_of: str | None) -> tuple[str, np.ndarray]:
             f"{name} cannot be read as class weights ({error}): give a number for each class, a .json or .npy file of "
             "such a list, or a finished run."
         ) from error
+
+
+class GroupDRO(Weighter):
+    """q_c ← q_c·exp(η·loss_c)/Z with every batch, whose loss is then Σ q_c·loss_c (Sagawa et al. 2020, Algorithm 1).
+
+    loss_c is the mean cross entropy of the batch's samples of class c; a class with none counts as 0, as in the
+    authors' code, so the loss is smaller where a batch misses classes. The weights are n·q.
+    """
+
+    shown = ("eta",)
+
+    def __init__(self, num_classes: int, eta: float = 0.01, **common: Any):
+        super().__init__(num_classes, **common)
+        self.eta = positive(eta, "eta", "Sagawa et al. take 0.01.")
+
+    def after_batch(self, y: Tensor, right: Tensor, losses: Tensor) -> None:
+        n = self.num_classes
+        mean = (by_class(y, n, losses) / by_class(y, n).clamp_min(1)).cpu().double().numpy()
+        if np.isfinite(mean).all():  # a loss that is not is the training loop's to report
+            self.set_weights(update.multiplicative_step(self.weights.numpy() / n, -mean, self.eta))
+
+    def sample_weights(self, y: Tensor) -> Tensor:
+        """q_c·(size of the batch)/(samples of class c in it): its mean over the batch is Σ q_c·loss_c."""
+        seen = by_class(y, self.num_classes)
+        return super().sample_weights(y) * (seen.sum() / self.num_classes / seen[y])
+
+    def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
+        return w  # moved already

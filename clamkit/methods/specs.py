@@ -143,4 +143,8 @@ METHODS: dict[str, Method] = {
         "Class weights that are given and stay: as a list, in a file, or those of a finished run, the mean over its "
         "epochs (the averaged strategy of Algorithm 1) or its last ones.",
         weighter="peers.Fixed", settings={"class_weights": None, "weights_of": None}, every="never"),
+    "group_dro": Method("Group DRO", "#882255", "1",
+        "Group DRO on the classes (Sagawa et al. 2020): with every batch q_c ← q_c·exp(η·loss_c)/Z, and the loss is "
+        "Σ q_c·loss_c.",
+        weighter="peers.GroupDRO", settings={"eta": 0.01, "start_epoch": None}, every="batch"),
 }  # fmt: skip

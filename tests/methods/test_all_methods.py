@@ -14,7 +14,6 @@ from tests.theory import references
 
 QUICK = ("clam", "apstar_mmpf")  # these two also without the marker `slow`: one set of rules, one with a memory
 WITH_WEIGHTS = [name for name, method in METHODS.items() if method.every == "epoch"]
-BY_BATCH = [name for name, method in METHODS.items() if method.every == "batch"]
 NEEDED = {"fixed": {"class_weights": [3.0, 2.0, 1.0]}}  # settings without which a method cannot be
 
 

@@ -1,15 +1,36 @@
-"""The peers of CLAM against plain loops: fixed weights first."""
+"""The peers of CLAM against plain loops over samples and classes, alone and on two ranks."""
 
 import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
-from clamkit import RunConfig, train
+from clamkit import METHODS, RunConfig, train
+from clamkit.engine.loop import count, set_up
+from clamkit.engine.store import COLUMNS, RunStore
 from clamkit.errors import ClamkitError
-from clamkit.methods.peers import Fixed
+from clamkit.methods.peers import Fixed, GroupDRO
+
+
+def batch(n=5, size=64, seed=0):
+    """Logits and labels; small batches miss classes."""
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(size, n, generator=generator), torch.randint(0, n, (size,), generator=generator)
+
+
+def cross_entropies(logits, y):
+    return [math.log(sum(map(math.exp, row))) - row[label] for row, label in zip(logits.tolist(), y, strict=True)]
+
 
 # ------------------------------------------------------------------------------------------------------- fixed
 
@@ -135,3 +156,136 @@ def test_bad_choices_of_weights(memory_run, tmp_path):
     (tmp_path / "w.npy").write_bytes(b"no array")
     with pytest.raises(ClamkitError, match="cannot be read"):
         Fixed(2, tmp_path / "w.npy")
+
+
+# --------------------------------------------------------------------------------------------------- group DRO
+
+
+def group_dro(q, logits, y, eta):
+    """(new q, loss of the batch), class by class."""
+    losses, n = cross_entropies(logits, y.tolist()), len(q)
+    each = [[loss for loss, label in zip(losses, y.tolist(), strict=True) if label == k] for k in range(n)]
+    means = [sum(part) / len(part) if part else 0.0 for part in each]
+    raw = [q[k] * math.exp(eta * means[k]) for k in range(n)]
+    q = [x / sum(raw) for x in raw]
+    return q, sum(q[k] * means[k] for k in range(n))
+
+
+@pytest.mark.parametrize("size", [64, 4])
+@pytest.mark.parametrize("eta", [0.01, 0.7])
+def test_group_dro_is_the_plain_loop(size, eta):
+    one, two, q = GroupDRO(5, eta), GroupDRO(5, eta), [0.2] * 5
+    for seed in range(20):
+        logits, y = batch(size=size, seed=seed)
+        q, expected = group_dro(q, logits, y, eta)
+        loss = one(logits.requires_grad_(), y)  # forward
+        assert loss.item() == pytest.approx(expected, rel=1e-5)
+        two.observe(logits.detach(), y)  # as the engine calls it
+        assert two.loss(logits, y).item() == loss.item()
+        assert one.weights.tolist() == pytest.approx([5 * x for x in q], rel=1e-5)
+        if seed % 7 == 6:
+            one.step()
+            two.step()
+            assert one.weights.tolist() == pytest.approx([5 * x for x in q], rel=1e-5), "an epoch ends, nothing moves"
+
+
+def test_group_dro_weighs_classes_alike_however_many_samples_they_have():
+    logits = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    y = torch.tensor([0] + [1] * 11)
+    dro = GroupDRO(2, 1e-9)
+    (gradient,) = torch.autograd.grad(dro(logits, y), logits)
+    miss = logits.detach().softmax(1) - torch.nn.functional.one_hot(y, 2)
+    assert torch.allclose(gradient, miss * torch.tensor([0.5] + [0.5 / 11] * 11)[:, None], atol=1e-6)
+
+
+def test_group_dro_waits_for_its_start_and_evaluation_moves_nothing():
+    dro, (logits, y) = GroupDRO(5, 0.5, start_epoch=1), batch()
+    dro(logits.requires_grad_(), y)
+    assert dro.weights.tolist() == [1.0] * 5
+    dro.step()
+    dro(logits, y)
+    moved = dro.weights.clone()
+    assert not torch.equal(moved, torch.ones(5))
+    with torch.no_grad():
+        dro(logits, y)
+    dro.eval()(logits, y)
+    dro.observe(logits, y)
+    assert torch.equal(dro.weights, moved)
+
+
+def test_a_loss_that_is_not_finite_leaves_the_weights():
+    dro, (logits, y) = GroupDRO(5), batch()
+    dro.observe(logits * torch.nan, y)
+    assert dro.weights.tolist() == [1.0] * 5
+
+
+@pytest.mark.parametrize("eta", [0, -1, math.inf, math.nan])
+def test_bad_steps_of_group_dro(eta):
+    with pytest.raises(ClamkitError, match=f"eta={eta}: it must be a finite number above 0"):
+        GroupDRO(5, eta)
+
+
+def test_a_second_pass_counts_but_does_not_move(small_npz):
+    from clamkit import load_data
+
+    config = RunConfig(dataset=str(small_npz), method="group_dro", eta=0.5, batch_size=20)
+    state = set_up(config, load_data(small_npz), torch.device("cpu"))
+    count(state, state.batches.plain(state.dataset.x_train, state.dataset.y_train))
+    assert state.weighter.totals()[1].tolist() == [20, 20, 20]
+    assert state.weighter.weights.tolist() == [1.0] * 3
+    assert state.weighter.training
+
+
+# --------------------------------------------------------------------------------------------------- two ranks
+
+BY_BATCH = {"group_dro": partial(GroupDRO, 5, 0.5)}
+
+
+def test_every_rule_that_moves_every_batch_is_tried_on_two_ranks():
+    assert set(BY_BATCH) == {name for name, method in METHODS.items() if method.every == "batch"}
+
+
+def _rank(rank, port, name, results):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    weighter, losses = BY_BATCH[name](), []
+    for seed in range(3):
+        logits, y = (part[rank::2] for part in batch(size=7, seed=seed))  # 4 and 3 samples: shares are not equal
+        loss = weighter(logits.requires_grad_(), y) * len(y) / 7
+        losses.append(loss.item())
+    results[rank] = weighter.weights.tolist(), losses
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_BATCH)
+def test_two_ranks_move_as_one(name):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with mp.Manager() as manager:
+        results = manager.dict()
+        mp.spawn(_rank, args=(port, name, results), nprocs=2)
+        (weights, losses), (other_weights, other_losses) = results[0], results[1]
+    alone = BY_BATCH[name]()
+    whole = [alone(logits.requires_grad_(), y).item() for logits, y in (batch(size=7, seed=seed) for seed in range(3))]
+    assert weights == other_weights, "to the bit: ranks never part ways"
+    assert weights == pytest.approx(alone.weights.tolist(), rel=1e-6)
+    assert np.add(losses, other_losses) == pytest.approx(whole, rel=1e-5)
+    assert np.ptp(weights) > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_BATCH)
+def test_a_training_on_two_processes_is_that_on_one(name, small_npz, tmp_path):
+    """A network without batch statistics: exactly comparable."""
+    fields = {"dataset": str(small_npz), "method": name, "model": "tiny_vit", "epochs": 2, "batch_size": 15, "lr": 0.05}
+    config = RunConfig(**fields, eta=0.1 if name == "group_dro" else None)
+    alone = train(config, runs=tmp_path / "alone")
+    assert alone.history["weight"].std() > 0.001
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in config.identity().items()]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "clamkit"]
+    command += ["train", *words, f"--runs={tmp_path / 'two'}", "--device=cpu"]
+    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    together = RunStore(tmp_path / "two").run(config)
+    np.testing.assert_allclose(together.history[list(COLUMNS)], alone.history[list(COLUMNS)], atol=1e-5)
