@@ -58,13 +58,13 @@ class RunConfig(BaseModel):
         None, description="of clam and clam_ratio; default euclidean"
     )
     start_epoch: int | None = Field(None, ge=0, description="epochs with equal weights first; default by protocol")
-    gamma: float | None = Field(None, ge=0, description="focal, pw, tce; default: the paper's, as in all below")
+    gamma: float | None = Field(None, ge=0, description="focal, pw, tce, cfol; default: the paper's, as in all below")
     theta: float | None = Field(None, ge=0, description="pw")
     alpha: float | None = Field(None, ge=0, le=1, description="ggf, apstar")
     w_min: float | None = Field(None, ge=0, le=1, description="ggf")
     frequency: int | None = Field(None, ge=1, description="ggf: every f-th epoch")
     rank_by: Literal["accuracy", "loss"] | None = Field(None, description="ggf; default accuracy")
-    eta: float | None = Field(None, gt=0, description="group_dro: step size of its weights")
+    eta: float | None = Field(None, gt=0, description="step size: group_dro 0.01; cfol 1/(training images)")
     class_weights: tuple[float, ...] | str | None = Field(
         None, description="fixed: numbers (1,1,2.5), a .json or .npy file of them, or the folder of a finished run"
     )

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from clamkit import paths
-from clamkit.checks import positive
+from clamkit.checks import fraction, positive
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.weighters import Weighter
 from clamkit.theory import update
@@ -31,6 +31,17 @@ def by_class(y: Tensor, num_classes: int, values: Tensor | None = None) -> Tenso
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(sums)
     return sums
+
+
+def checked_sizes(sizes: ArrayLike | None, num_classes: int) -> np.ndarray:
+    """Training images in each class, as floats; every class needs one."""
+    found = np.asarray([] if sizes is None else sizes, dtype=np.float64)
+    if found.shape != (num_classes,) or not (np.isfinite(found) & (found > 0)).all():
+        given = "None" if sizes is None else f"of shape {found.shape}, from {found.min(initial=np.inf):g}"
+        raise ClamkitError(
+            f"sizes={given}: give the number of training images of each of {num_classes} classes, all above 0."
+        )
+    return found
 
 
 class Fixed(Weighter):
@@ -119,10 +130,67 @@ class GroupDRO(Weighter):
         if np.isfinite(mean).all():  # a loss that is not is the training loop's to report
             self.set_weights(update.multiplicative_step(self.weights.numpy() / n, -mean, self.eta))
 
-    def sample_weights(self, y: Tensor) -> Tensor:
+    def batch_weights(self, y: Tensor) -> Tensor:
         """q_c·(size of the batch)/(samples of class c in it): its mean over the batch is Σ q_c·loss_c."""
         seen = by_class(y, self.num_classes)
-        return super().sample_weights(y) * (seen.sum() / self.num_classes / seen[y])
+        return super().batch_weights(y) * (seen.sum() / self.num_classes / seen[y])
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
+        return w  # moved already
+
+
+class CFOL(Weighter):
+    """Class-focused online learning (Pethick et al. 2023): classes have the probabilities p = γ/n + (1 − γ)·q.
+
+    With every batch ln q_c grows, for each sample of class c that is wrong, by η over the probability with which the
+    class was drawn: q = softmax(w) with w_c += η·1[wrong]/p_c. The weights are n·p.
+
+    gamma    the share of the uniform distribution; at ½ the floor of p is CLAM's 1/(2n)
+    eta      default 1/(training images), by `sizes`: an epoch moves ln q_c by the error of class c, as a step of CLAM
+             with τ = 1 does. The authors' 5e-6 for 40,000 images is 0.2 of that, for 100 or 200 epochs.
+    acts_on  "sampling": classes are drawn with p, for an epoch at a time with the p of its beginning, and the loss is
+             plain. "loss": images are drawn as they come and weighted by n·p, the authors' `reweight`.
+    sizes    training images in each class
+    """
+
+    shown = ("gamma", "eta", "acts_on")
+    q: Tensor
+    drawn: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        gamma: float = 0.5,
+        eta: float | None = None,
+        *,
+        acts_on: str = "loss",
+        sizes: ArrayLike | None = None,
+        **common: Any,
+    ):
+        super().__init__(num_classes, **common)
+        if eta is None and sizes is None:
+            raise ClamkitError("CFOL needs a step size: give eta=, about 1/(number of training images), or sizes=.")
+        if acts_on not in ("loss", "sampling"):
+            raise unknown("acts_on", acts_on, ("loss", "sampling"))
+        counts = np.ones(num_classes) if sizes is None else checked_sizes(sizes, num_classes)
+        self.gamma = positive(fraction(gamma, "gamma"), "gamma", "At 0 a class may never be drawn again.")
+        self.eta, self.acts_on = positive(1 / counts.sum() if eta is None else eta, "eta"), acts_on
+        uniform = np.full(num_classes, 1 / num_classes)
+        self.register_buffer("q", torch.from_numpy(uniform))
+        drawn = uniform if acts_on == "sampling" else counts / counts.sum()
+        self.register_buffer("drawn", torch.from_numpy(drawn.copy()))  # the probability of each class this epoch
+
+    def after_batch(self, y: Tensor, right: Tensor, losses: Tensor) -> None:
+        wrong = by_class(y, self.num_classes, ~right).cpu().double().numpy()
+        q = update.multiplicative_step(self.q.numpy(), -wrong / self.drawn.numpy(), self.eta)
+        self.q.copy_(torch.from_numpy(q))
+        self.set_weights(update.mixed(q, self.gamma))
+
+    def batch_weights(self, y: Tensor) -> Tensor:
+        weights = super().batch_weights(y)
+        return weights if self.acts_on == "loss" else torch.ones_like(weights)
+
+    def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
+        if self.acts_on == "sampling":
+            self.drawn.copy_(self.weights / self.num_classes)
         return w  # moved already

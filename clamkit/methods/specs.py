@@ -147,4 +147,9 @@ METHODS: dict[str, Method] = {
         "Group DRO on the classes (Sagawa et al. 2020): with every batch q_c ← q_c·exp(η·loss_c)/Z, and the loss is "
         "Σ q_c·loss_c.",
         weighter="peers.GroupDRO", settings={"eta": 0.01, "start_epoch": None}, every="batch"),
+    "cfol": Method("CFOL", "#44aa99", "2",
+        "Class-focused online learning (Pethick et al. 2023): classes are drawn with p = γ/n + (1 − γ)·q, and with "
+        "every batch ln q_c grows by η/p_c for each wrong sample. Mixing with uniform where CLAM projects.",
+        weighter="peers.CFOL", settings={"gamma": 0.5, "eta": None, "start_epoch": None}, needs_sizes=True,
+        every="batch", acts_on="sampling"),
 }  # fmt: skip

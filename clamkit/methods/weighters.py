@@ -78,9 +78,12 @@ class Weighter(nn.Module):
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """mean over the batch of weights[y]·loss: the mean over samples, never divided by the summed weights."""
         y = checked_labels(logits, y, self.num_classes)
-        return (self.sample_weights(y) * self.per_sample_loss(logits, y)).mean()
+        return (self.batch_weights(y) * self._each(logits, y)).mean()
 
-    def sample_weights(self, y: Tensor) -> Tensor:
+    def _each(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self.per_sample_loss(logits, y)
+
+    def batch_weights(self, y: Tensor) -> Tensor:
         """The weight of each sample of a batch, on the device of its labels."""
         if self._device_weights is None or self._device_weights.device != y.device:
             self._device_weights = self.weights.float().to(y.device)

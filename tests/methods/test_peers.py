@@ -19,7 +19,8 @@ from clamkit import METHODS, RunConfig, train
 from clamkit.engine.loop import count, set_up
 from clamkit.engine.store import COLUMNS, RunStore
 from clamkit.errors import ClamkitError
-from clamkit.methods.peers import Fixed, GroupDRO
+from clamkit.methods.peers import CFOL, Fixed, GroupDRO
+from clamkit.methods.weighters import build_method
 
 
 def batch(n=5, size=64, seed=0):
@@ -236,9 +237,83 @@ def test_a_second_pass_counts_but_does_not_move(small_npz):
     assert state.weighter.training
 
 
+# -------------------------------------------------------------------------------------------------------- CFOL
+
+
+def cfol(scores, drawn, logits, y, eta):
+    """w_c += η·1[wrong]/(probability of c), sample by sample."""
+    scores = list(scores)
+    for row, label in zip(logits.tolist(), y.tolist(), strict=True):
+        if row.index(max(row)) != label:
+            scores[label] += eta / drawn[label]
+    return scores
+
+
+def probabilities(scores, gamma):
+    raw = [math.exp(score) for score in scores]
+    return [gamma / len(raw) + (1 - gamma) * x / sum(raw) for x in raw]
+
+
+@pytest.mark.parametrize(("gamma", "eta"), [(0.5, 0.01), (0.1, 0.003), (1.0, 0.01)])
+@pytest.mark.parametrize("acts_on", ["sampling", "loss"])
+def test_cfol_is_the_plain_loop(gamma, eta, acts_on):
+    sizes = [10, 20, 30, 40, 100]
+    weighter = CFOL(5, gamma, eta, acts_on=acts_on, sizes=sizes)
+    scores, drawn = [0.0] * 5, [0.2] * 5 if acts_on == "sampling" else [size / 200 for size in sizes]
+    for epoch in range(3):
+        for seed in range(6):
+            logits, y = batch(seed=10 * epoch + seed)
+            scores = cfol(scores, drawn, logits, y, eta)
+            loss = weighter(logits.requires_grad_(), y)
+            p = probabilities(scores, gamma)
+            assert weighter.weights.tolist() == pytest.approx([5 * x for x in p], rel=1e-6)
+            weight = [5 * p[label] if acts_on == "loss" else 1.0 for label in y.tolist()]
+            assert loss.item() == pytest.approx(
+                np.mean(np.multiply(weight, cross_entropies(logits, y.tolist()))), rel=1e-5
+            )
+        weighter.step()
+        drawn = p if acts_on == "sampling" else drawn
+    assert weighter.weights.min() >= gamma - 1e-12
+    assert (np.ptp(weighter.weights.numpy()) > 0.01) == (gamma < 1)
+
+
+def test_an_epoch_of_cfol_moves_by_the_error_of_each_class():
+    """With the step 1/N the sum over an epoch of balanced data is w_c = error of c, whatever the batches."""
+    n, per_class = 4, 25
+    y = torch.arange(n).repeat(per_class)
+    logits = torch.nn.functional.one_hot(y, n).float()
+    logits[torch.arange(len(y)) % 10 < y] *= -1  # wrong more often the higher the class
+    error = [np.mean((logits.argmax(1) != y)[y == k].numpy()) for k in range(n)]
+    weighter = build_method("cfol", None, n, sizes=[per_class] * n)
+    for part in torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).split(7):
+        weighter.observe(logits[part], y[part])
+    assert weighter.weights.tolist() == pytest.approx([n * p for p in probabilities(error, 0.5)], rel=1e-6)
+    assert np.ptp(error) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "CFOL needs a step size: give eta=, about 1/"),
+        ({"eta": 0}, "eta=0: it must be a finite number above 0"),
+        (
+            {"eta": 0.1, "gamma": 0},
+            "gamma=0: it must be a finite number above 0. At 0 a class may never be drawn again",
+        ),
+        ({"eta": 0.1, "gamma": 1.5}, "gamma=1.5 is not allowed"),
+        ({"eta": 0.1, "acts_on": "images"}, "unknown acts_on 'images'"),
+        ({"sizes": [1, 2]}, r"sizes=of shape \(2,\), from 1: give the number of training images of each of 5 classes"),
+        ({"sizes": [1, 2, 0, 4, 5]}, "all above 0"),
+    ],
+)
+def test_bad_settings_of_cfol(options, message):
+    with pytest.raises(ClamkitError, match=message):
+        CFOL(5, **options)
+
+
 # --------------------------------------------------------------------------------------------------- two ranks
 
-BY_BATCH = {"group_dro": partial(GroupDRO, 5, 0.5)}
+BY_BATCH = {"group_dro": partial(GroupDRO, 5, 0.5), "cfol": partial(CFOL, 5, 0.5, 0.1)}
 
 
 def test_every_rule_that_moves_every_batch_is_tried_on_two_ranks():
@@ -279,7 +354,7 @@ def test_two_ranks_move_as_one(name):
 def test_a_training_on_two_processes_is_that_on_one(name, small_npz, tmp_path):
     """A network without batch statistics: exactly comparable."""
     fields = {"dataset": str(small_npz), "method": name, "model": "tiny_vit", "epochs": 2, "batch_size": 15, "lr": 0.05}
-    config = RunConfig(**fields, eta=0.1 if name == "group_dro" else None)
+    config = RunConfig(**fields, eta=0.1)
     alone = train(config, runs=tmp_path / "alone")
     assert alone.history["weight"].std() > 0.001
     words = [f"--{key.replace('_', '-')}={value}" for key, value in config.identity().items()]
