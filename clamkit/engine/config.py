@@ -51,7 +51,9 @@ class RunConfig(BaseModel):
     accuracy_from: Literal["epoch", "pass", "clean"] | None = Field(
         None, description="what the min player looks at: counted while training, a second pass, an unaugmented pass"
     )
-    tau: float = Field(1.0, ge=0, description="step size of CLAM and max-min; the paper's value")
+    tau: float = Field(
+        1.0, ge=0, description="step size of CLAM and max-min; scale of the margins of tla and logit_adjusted"
+    )
     u_min: float | None = Field(None, ge=0, description="CLAM's smallest class weight (sum 1); default 1/(2n)")
     ratio: float | None = Field(None, ge=1, description="clam_ratio: largest over smallest weight; default 4")
     projection: Literal["euclidean", "kl", "clip", "released"] | None = Field(
@@ -60,11 +62,12 @@ class RunConfig(BaseModel):
     start_epoch: int | None = Field(None, ge=0, description="epochs with equal weights first; default by protocol")
     gamma: float | None = Field(None, ge=0, description="focal, pw, tce, cfol; default: the paper's, as in all below")
     theta: float | None = Field(None, ge=0, description="pw")
-    alpha: float | None = Field(None, ge=0, le=1, description="ggf, apstar")
+    alpha: float | None = Field(None, ge=0, le=1, description="ggf, apstar, tla")
     w_min: float | None = Field(None, ge=0, le=1, description="ggf")
     frequency: int | None = Field(None, ge=1, description="ggf: every f-th epoch")
     rank_by: Literal["accuracy", "loss"] | None = Field(None, description="ggf; default accuracy")
     eta: float | None = Field(None, gt=0, description="step size: group_dro 0.01; cfol 1/(training images)")
+    beta: float | None = Field(None, ge=0, lt=1, description="class_balanced")
     class_weights: tuple[float, ...] | str | None = Field(
         None, description="fixed: numbers (1,1,2.5), a .json or .npy file of them, or the folder of a finished run"
     )

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from clamkit import paths
-from clamkit.checks import fraction, positive
+from clamkit.checks import fraction, positive, step_size
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.weighters import Weighter
 from clamkit.theory import update
@@ -194,3 +194,49 @@ class CFOL(Weighter):
         if self.acts_on == "sampling":
             self.drawn.copy_(self.weights / self.num_classes)
         return w  # moved already
+
+
+class TLA(Weighter):
+    """Margins in place of weights: cross entropy on logits + τ·(ln prior − ln π) (Choi & Seo, "linear ascent").
+
+    After an epoch π ← (1 − α)·π + α·uniform on the worst tenth of the classes by accuracy. It begins at the prior, the
+    shares of the classes in `sizes`; equal where none are given. The weights are n·π and multiply nothing; predictions
+    are by the plain logits.
+    """
+
+    shown = ("tau", "alpha")
+
+    def __init__(
+        self, num_classes: int, tau: float = 1.0, alpha: float = 0.01, *, sizes: ArrayLike | None = None, **common: Any
+    ):
+        super().__init__(num_classes, **common)
+        if not 0 <= alpha < 1:
+            raise ClamkitError(f"alpha={alpha:g}: it must lie in [0, 1), or all but the worst classes are given up.")
+        self.tau, self.alpha = step_size(tau), float(alpha)
+        counts = np.ones(num_classes) if sizes is None else checked_sizes(sizes, num_classes)
+        self.prior = torch.from_numpy(counts / counts.sum())
+        self.set_weights(self.prior.numpy())
+
+    def _each(self, logits: Tensor, y: Tensor) -> Tensor:
+        margins = self.tau * (self.prior.log() - (self.weights / self.num_classes).log())
+        return super()._each(logits.float() + margins.float().to(logits.device), y)
+
+    def batch_weights(self, y: Tensor) -> Tensor:
+        return torch.ones(len(y), device=y.device)
+
+    def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
+        return update.toward_worst(w, v, self.alpha)
+
+
+def LogitAdjusted(num_classes: int, tau: float = 1.0, *, sizes: ArrayLike | None = None, **common: Any) -> TLA:
+    """Cross entropy on logits + τ·ln prior (Menon et al. 2021), for unbalanced data: TLA whose π stays uniform."""
+    weighter = TLA(num_classes, tau, alpha=0.0, sizes=checked_sizes(sizes, num_classes), **common)
+    weighter.set_weights(np.full(num_classes, 1 / num_classes))
+    return weighter
+
+
+def ClassBalanced(num_classes: int, beta: float = 0.9999, *, sizes: ArrayLike | None = None, **common: Any) -> Fixed:
+    """Fixed weights ∝ (1 − β)/(1 − β^size), the inverse effective number of samples (Cui et al. 2019)."""
+    if not 0 <= beta < 1:
+        raise ClamkitError(f"beta={beta:g}: it must lie in [0, 1): 0 is equal weights, near 1 is one over the size.")
+    return Fixed(num_classes, (1 - beta) / (1 - beta ** checked_sizes(sizes, num_classes)), **common)

@@ -87,6 +87,7 @@ _FLOOR: dict[str, Any] = _STEP | {"u_min": None}
 _LATE: dict[str | None, dict[str, Any]] = {"mini_imagenet": {"start_epoch": 50}, "imagenet": {"start_epoch": 30}}
 
 # Colours are Okabe and Ito's for the paper's methods, told apart by colour-blind readers; their kin get a shade.
+# Markers must be filled ones, which seaborn does not mix with others: where they are used up, a letter is one.
 METHODS: dict[str, Method] = {
     "normal": Method("Normal", "#4d4d4d", "o", "Cross entropy with equal weights: what everybody trains.",
         every="never", acts_on="nothing"),
@@ -143,13 +144,25 @@ METHODS: dict[str, Method] = {
         "Class weights that are given and stay: as a list, in a file, or those of a finished run, the mean over its "
         "epochs (the averaged strategy of Algorithm 1) or its last ones.",
         weighter="peers.Fixed", settings={"class_weights": None, "weights_of": None}, every="never"),
-    "group_dro": Method("Group DRO", "#882255", "1",
+    "group_dro": Method("Group DRO", "#882255", "$G$",
         "Group DRO on the classes (Sagawa et al. 2020): with every batch q_c ← q_c·exp(η·loss_c)/Z, and the loss is "
         "Σ q_c·loss_c.",
         weighter="peers.GroupDRO", settings={"eta": 0.01, "start_epoch": None}, every="batch"),
-    "cfol": Method("CFOL", "#44aa99", "2",
+    "cfol": Method("CFOL", "#44aa99", "$C$",
         "Class-focused online learning (Pethick et al. 2023): classes are drawn with p = γ/n + (1 − γ)·q, and with "
         "every batch ln q_c grows by η/p_c for each wrong sample. Mixing with uniform where CLAM projects.",
         weighter="peers.CFOL", settings={"gamma": 0.5, "eta": None, "start_epoch": None}, needs_sizes=True,
         every="batch", acts_on="sampling"),
+    "tla": Method("TLA", "#aa4499", "$T$",
+        "Margins in place of weights (Choi & Seo): cross entropy on logits + τ·(ln prior − ln π), and after each epoch "
+        "π moves by α toward the worst tenth of the classes.",
+        weighter="peers.TLA", settings={"tau": 1.0, "alpha": 0.01, "start_epoch": None}, needs_sizes=True,
+        acts_on="logits"),
+    "logit_adjusted": Method("Logit adjusted", "#661100", "$L$",
+        "Cross entropy on logits + τ·ln prior (Menon et al. 2021), for unbalanced data; on balanced data it is Normal.",
+        weighter="peers.LogitAdjusted", settings={"tau": 1.0}, needs_sizes=True, every="never", acts_on="logits"),
+    "class_balanced": Method("Class balanced", "#6699cc", "$B$",
+        "Weights ∝ (1 − β)/(1 − β^size), one over the effective number of images (Cui et al. 2019), for unbalanced "
+        "data; on balanced data it is Normal.",
+        weighter="peers.ClassBalanced", settings={"beta": 0.9999}, needs_sizes=True, every="never"),
 }  # fmt: skip

@@ -75,6 +75,13 @@ def mixed(q: np.ndarray, gamma: float) -> np.ndarray:
     return gamma / len(q) + (1 - gamma) * q
 
 
+def toward_worst(w: np.ndarray, v: np.ndarray, alpha: float) -> np.ndarray:
+    """w ← (1 − α)·w + α·uniform on the worst tenth of the classes by accuracy: the linear ascent of TLA."""
+    worst = np.zeros(len(w))
+    worst[np.argsort(v, kind="stable")[: tail_size(len(w))]] = 1
+    return (1 - alpha) * w + alpha * worst / worst.sum()
+
+
 def tilted(w: np.ndarray, losses: np.ndarray, gamma: float) -> np.ndarray:
     """w ← (1 − γ)w + γ·softmax(losses): TCE (paper, appendix "Baselines")."""
     return (1 - gamma) * w + gamma * normalise(np.exp(losses - losses.max()))

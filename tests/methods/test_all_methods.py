@@ -81,6 +81,7 @@ REFERENCES = {
     "ggf": lambda w, v, losses, state: references.gini([-accuracy for accuracy in v], 0.9, 0.1),
     "apstar": apstar,
     "apstar_mmpf": mmpf,
+    "tla": lambda w, v, losses, state: references.toward_worst(w, v, 0.01),
 }
 
 

@@ -19,7 +19,7 @@ from clamkit import METHODS, RunConfig, train
 from clamkit.engine.loop import count, set_up
 from clamkit.engine.store import COLUMNS, RunStore
 from clamkit.errors import ClamkitError
-from clamkit.methods.peers import CFOL, Fixed, GroupDRO
+from clamkit.methods.peers import CFOL, TLA, ClassBalanced, Fixed, GroupDRO, LogitAdjusted
 from clamkit.methods.weighters import build_method
 
 
@@ -311,6 +311,110 @@ def test_bad_settings_of_cfol(options, message):
         CFOL(5, **options)
 
 
+# ------------------------------------------------------------- margins, and what the sizes of the classes say
+
+SIZES = [500, 100, 50, 20, 5]
+
+
+def with_margins(logits, y, margins):
+    """−ln softmax(logits + margins)_y, mean over the batch."""
+    return np.mean(cross_entropies(logits.double() + torch.tensor(margins, dtype=torch.float64), y.tolist()))
+
+
+def test_tla_is_the_plain_loop():
+    tla, prior = TLA(5, tau=1.5, alpha=0.2, sizes=SIZES), [size / 675 for size in SIZES]
+    pi, rng = list(prior), np.random.default_rng(0)
+    for seed in range(6):
+        logits, y = batch(seed=seed)
+        margins = [1.5 * (math.log(a) - math.log(b)) for a, b in zip(prior, pi, strict=True)]
+        assert tla(logits.requires_grad_(), y).item() == pytest.approx(with_margins(logits, y, margins), rel=1e-5)
+        assert tla.weights.tolist() == pytest.approx([5 * x for x in pi])
+        v = rng.random(5)
+        tla.step(accuracy=v)
+        worst = v.tolist().index(min(v))  # a tenth of five classes is one
+        pi = [(1 - 0.2) * x + 0.2 * (k == worst) for k, x in enumerate(pi)]
+
+
+def test_tla_begins_as_plain_cross_entropy_and_asks_more_of_the_worst():
+    for sizes in (None, SIZES):
+        tla, (logits, y) = TLA(5, sizes=sizes), batch()
+        plain = torch.nn.functional.cross_entropy(logits, y)
+        assert tla.loss(logits, y).item() == pytest.approx(plain.item(), rel=1e-6)
+        for _ in range(10):
+            tla.step(accuracy=[0.9, 0.9, 0.1, 0.9, 0.9])
+        each = torch.nn.functional.cross_entropy(logits, y, reduction="none")
+        harder = torch.stack([tla.loss(row[None], label[None]) for row, label in zip(logits, y, strict=True)]) > each
+        assert harder[y == 2].all()
+        assert not harder[y != 2].any()
+
+
+def test_what_is_counted_is_by_the_plain_logits():
+    tla, la = TLA(5, sizes=SIZES), LogitAdjusted(5, sizes=SIZES)
+    logits, y = batch()
+    for weighter in (tla, la):
+        weighter(logits.requires_grad_(), y)
+        accuracy, loss = weighter.counted()
+        right, each = logits.argmax(1) == y, torch.nn.functional.cross_entropy(logits, y, reduction="none")
+        for k in range(5):
+            assert accuracy[k] == pytest.approx(right[y == k].float().mean().item())
+            assert loss[k] == pytest.approx(each[y == k].mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0, 2.25])
+def test_logit_adjustment_is_its_formula(tau):
+    weighter, (logits, y) = LogitAdjusted(5, tau, sizes=SIZES), batch()
+    margins = [tau * math.log(size / sum(SIZES)) for size in SIZES]
+    for _ in range(3):
+        assert weighter.loss(logits, y).item() == pytest.approx(with_margins(logits, y, margins), rel=1e-5)
+        weighter.step(accuracy=[0.1, 0.2, 0.3, 0.4, 0.5])
+        assert weighter.weights.tolist() == pytest.approx([1.0] * 5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9, 0.9999])
+def test_class_balanced_weights_are_their_formula(beta):
+    effective = [sum(beta**i for i in range(size)) for size in SIZES]  # (1 − β^size)/(1 − β), term by term
+    raw = [1 / number for number in effective]
+    assert ClassBalanced(5, beta, sizes=SIZES).weights.tolist() == pytest.approx([5 * x / sum(raw) for x in raw])
+
+
+@pytest.mark.parametrize("method", ["logit_adjusted", "class_balanced"])
+def test_on_balanced_data_they_are_normal_and_on_other_data_not(method, small_npz):
+    common = {"dataset": str(small_npz), "epochs": 2, "batch_size": 20}
+    pd.testing.assert_frame_equal(
+        train(RunConfig(**common, method=method)).history,
+        train(RunConfig(**common, method="normal")).history,
+        atol=1e-4,
+    )
+    x = dict(np.load(small_npz))
+    keep = np.r_[0:60:3, 1:30:3, 2:9:3]  # 20, 10 and 3 images
+    np.savez(small_npz, **(x | {"x_train": x["x_train"][keep], "y_train": x["y_train"][keep]}))
+    settings = {"beta": 0.99} if method == "class_balanced" else {}
+    other, normal = (train(RunConfig(**common, seed=1, method=m, **settings)) for m in (method, "normal"))
+    assert not np.allclose(other.history["train_loss"], normal.history["train_loss"], atol=1e-4)
+    if method == "class_balanced":
+        raw = np.array([(1 - 0.99) / (1 - 0.99**size) for size in (20, 10, 3)])
+        assert other.wide("weight").iloc[0].to_numpy() == pytest.approx(3 * raw / raw.sum())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: LogitAdjusted(5), "sizes=None: give the number of training images of each of 5 classes"),
+        (lambda: ClassBalanced(5), "sizes=None"),
+        (lambda: build_method("logit_adjusted", None, 5), "sizes=None"),
+        (lambda: ClassBalanced(5, 1.0, sizes=SIZES), r"beta=1: it must lie in \[0, 1\)"),
+        (lambda: ClassBalanced(5, -0.1, sizes=SIZES), "beta=-0.1"),
+        (lambda: ClassBalanced(4, sizes=SIZES), r"sizes=of shape \(5,\), from 5: give .* each of 4 classes"),
+        (lambda: TLA(5, alpha=1), r"alpha=1: it must lie in \[0, 1\)"),
+        (lambda: TLA(5, tau=-1), "tau=-1"),
+        (lambda: TLA(5, sizes=[1, 2, 3, 4, np.nan]), "all above 0"),
+    ],
+)
+def test_bad_margins_and_sizes(build, message):
+    with pytest.raises(ClamkitError, match=message):
+        build()
+
+
 # --------------------------------------------------------------------------------------------------- two ranks
 
 BY_BATCH = {"group_dro": partial(GroupDRO, 5, 0.5), "cfol": partial(CFOL, 5, 0.5, 0.1)}
@@ -364,3 +468,19 @@ def test_a_training_on_two_processes_is_that_on_one(name, small_npz, tmp_path):
     assert done.returncode == 0, done.stderr
     together = RunStore(tmp_path / "two").run(config)
     np.testing.assert_allclose(together.history[list(COLUMNS)], alone.history[list(COLUMNS)], atol=1e-5)
+
+
+# ----------------------------------------------------------------------------------------------------- figures
+
+
+def test_all_methods_fit_into_one_figure(memory_run):
+    from clamkit import plots
+    from clamkit.engine.store import as_frame
+
+    runs = [
+        memory_run(np.array([[0.5, 0.9 - i / 100]]), method=method, crop_lower_bound=bound)
+        for i, method in enumerate(METHODS)
+        for bound in (0.5, 1.0)
+    ]
+    (legend,) = plots.fairness_over_strength(as_frame(runs)).legends
+    assert [text.get_text() for text in legend.get_texts()] == [method.label for method in METHODS.values()]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
 
 from clamkit import METHODS, RunConfig
 from clamkit.errors import ClamkitError
@@ -148,7 +148,7 @@ def test_no_two_methods_look_alike():
         assert len(set(values)) == len(values), field
     for method in METHODS.values():
         to_rgb(method.colour)
-        assert method.marker in Line2D.markers
+        assert MarkerStyle(method.marker).is_filled(), "seaborn mixes no others with them"
         assert method.about.endswith(".")
 
 

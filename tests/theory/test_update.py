@@ -85,6 +85,13 @@ def test_mixed(given_round, gamma):
 
 
 @fixed
+@given(rounds(), shares)
+def test_toward_worst(given_round, alpha):
+    w, v = given_round
+    agree(update.toward_worst(w, v, alpha), references.toward_worst(w, v, alpha))
+
+
+@fixed
 @given(rounds(high=20), shares)
 def test_tilted(given_round, gamma):
     w, losses = given_round
@@ -122,6 +129,7 @@ def test_no_rule_changes_what_it_is_given(given_round):
         update.clam(w, v, S, 1.0, projection)
     update.tilted(w, v, 0.5)
     update.mixed(w, 0.5)
+    update.toward_worst(w, v, 0.5)
     update.gini(v, 0.5, 0.1)
     update.star_adapted(w, v, 0.5, 1)
     update.star_original(w, v, 0.5, 1, v.max())
