@@ -470,7 +470,19 @@ def test_a_training_on_two_processes_is_that_on_one(name, small_npz, tmp_path):
     np.testing.assert_allclose(together.history[list(COLUMNS)], alone.history[list(COLUMNS)], atol=1e-5)
 
 
-# ----------------------------------------------------------------------------------------------------- figures
+# ------------------------------------------------------------------------------------- the table, and figures
+
+
+def test_every_method_has_its_cell_in_the_table_of_games(root):
+    text = (root / "docs" / "table_of_games.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    cells = {name.strip("`"): cell for name, *cell in rows}
+    assert set(cells) == set(METHODS)
+    for name, method in METHODS.items():
+        _, looks_at, acts_on, how_often = cells[name]
+        assert acts_on == {"nothing": "−"}.get(method.acts_on, method.acts_on), name
+        assert how_often == method.every, name
+        assert (looks_at in ("−", "sizes")) == (method.every == "never"), name
 
 
 def test_all_methods_fit_into_one_figure(memory_run):
