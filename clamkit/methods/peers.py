@@ -22,6 +22,7 @@ from clamkit.checks import fraction, positive, step_size
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.weighters import Weighter
 from clamkit.theory import update
+from clamkit.theory.sets import normalise
 
 
 def by_class(y: Tensor, num_classes: int, values: Tensor | None = None) -> Tensor:
@@ -148,9 +149,9 @@ class CFOL(Weighter):
     gamma    the share of the uniform distribution; at ½ the floor of p is CLAM's 1/(2n)
     eta      default 1/(training images), by `sizes`: an epoch moves ln q_c by the error of class c, as a step of CLAM
              with τ = 1 does. The authors' 5e-6 for 40,000 images is 0.2 of that, for 100 or 200 epochs.
-    acts_on  "sampling": classes are drawn with p, for an epoch at a time with the p of its beginning, and the loss is
-             plain. "loss": images are drawn as they come and weighted by n·p, the authors' `reweight`.
-    sizes    training images in each class
+    acts_on  "sampling": images are drawn by the weight of their class, for an epoch at a time by those of its
+             beginning, and the loss is plain. "loss": they come as they are, weighted by n·p, the authors' `reweight`.
+    sizes    training images in each class; equal where none are given, and then classes are drawn with p itself
     """
 
     shown = ("gamma", "eta", "acts_on")
@@ -175,10 +176,9 @@ class CFOL(Weighter):
         counts = np.ones(num_classes) if sizes is None else checked_sizes(sizes, num_classes)
         self.gamma = positive(fraction(gamma, "gamma"), "gamma", "At 0 a class may never be drawn again.")
         self.eta, self.acts_on = positive(1 / counts.sum() if eta is None else eta, "eta"), acts_on
-        uniform = np.full(num_classes, 1 / num_classes)
-        self.register_buffer("q", torch.from_numpy(uniform))
-        drawn = uniform if acts_on == "sampling" else counts / counts.sum()
-        self.register_buffer("drawn", torch.from_numpy(drawn.copy()))  # the probability of each class this epoch
+        self.shares = counts / counts.sum()
+        self.register_buffer("q", torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
+        self.register_buffer("drawn", torch.from_numpy(self.shares.copy()))  # the probability of each class this epoch
 
     def after_batch(self, y: Tensor, right: Tensor, losses: Tensor) -> None:
         wrong = by_class(y, self.num_classes, ~right).cpu().double().numpy()
@@ -192,7 +192,7 @@ class CFOL(Weighter):
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
         if self.acts_on == "sampling":
-            self.drawn.copy_(self.weights / self.num_classes)
+            self.drawn.copy_(torch.from_numpy(normalise(self.weights.numpy() * self.shares)))
         return w  # moved already
 
 

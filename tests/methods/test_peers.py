@@ -259,7 +259,8 @@ def probabilities(scores, gamma):
 def test_cfol_is_the_plain_loop(gamma, eta, acts_on):
     sizes = [10, 20, 30, 40, 100]
     weighter = CFOL(5, gamma, eta, acts_on=acts_on, sizes=sizes)
-    scores, drawn = [0.0] * 5, [0.2] * 5 if acts_on == "sampling" else [size / 200 for size in sizes]
+    scores, shares = [0.0] * 5, [size / 200 for size in sizes]
+    drawn = shares
     for epoch in range(3):
         for seed in range(6):
             logits, y = batch(seed=10 * epoch + seed)
@@ -272,7 +273,9 @@ def test_cfol_is_the_plain_loop(gamma, eta, acts_on):
                 np.mean(np.multiply(weight, cross_entropies(logits, y.tolist()))), rel=1e-5
             )
         weighter.step()
-        drawn = p if acts_on == "sampling" else drawn
+        if acts_on == "sampling":  # an image is drawn by the weight of its class
+            raw = [a * b for a, b in zip(p, shares, strict=True)]
+            drawn = [x / sum(raw) for x in raw]
     assert weighter.weights.min() >= gamma - 1e-12
     assert (np.ptp(weighter.weights.numpy()) > 0.01) == (gamma < 1)
 
