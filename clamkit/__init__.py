@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from clamkit.engine.loop import train
     from clamkit.engine.store import Run, RunStore
     from clamkit.errors import ClamkitError
+    from clamkit.methods.peers import CFOL, TLA, ClassBalanced, Fixed, GroupDRO, LogitAdjusted
     from clamkit.methods.posthoc import Biases, fit_biases, fit_drops
     from clamkit.methods.specs import METHODS
     from clamkit.methods.weighters import CLAM, GGF, TCE, APStar, MaxMin, Uniform, Weighter
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
 
 _HOMES = {
     "clamkit.methods.weighters": ("CLAM", "Uniform", "TCE", "GGF", "APStar", "MaxMin", "Weighter"),
+    "clamkit.methods.peers": ("CFOL", "GroupDRO", "TLA", "LogitAdjusted", "ClassBalanced", "Fixed"),
     "clamkit.methods.specs": ("METHODS",),
     "clamkit.methods.posthoc": ("fit_biases", "fit_drops", "Biases"),
     "clamkit.engine.config": ("RunConfig",),

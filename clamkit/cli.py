@@ -127,7 +127,7 @@ def _train_command() -> typing.Callable:
     parameters = []
     for name, field in RunConfig.model_fields.items():
         choices = _choices(field.annotation)
-        kind = str | None if choices else field.annotation
+        kind = str | None if choices or str in typing.get_args(field.annotation) else field.annotation
         allowed = f" ({' | '.join(choices)})" if choices else ""
         annotation = Annotated[kind, typer.Option(help=(field.description or "") + allowed)]  # type: ignore[valid-type]
         parameters.append(parameter(name, field.default, annotation))

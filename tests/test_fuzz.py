@@ -209,7 +209,8 @@ def test_class_sizes_through_every_method(cases):
     )
     def check(counts, method, chosen, seed):
         config = attempt(RunConfig, method=method, **chosen) or RunConfig(method=method)
-        weighter = attempt(build_method, method, None, len(counts), **config.method_settings())
+        known = np.maximum(counts, 1)  # the sizes a method may look at
+        weighter = attempt(build_method, method, None, len(counts), sizes=known, **config.method_settings())
         if weighter is None:
             return
         n, rng = len(counts), np.random.default_rng(seed)

@@ -182,7 +182,7 @@ def test_a_string_stays_a_string_in_every_field(text, tmp_path):
         assert folder.relative_to(tmp_path / "runs") == config.folder()
         with pytest.raises(ClamkitError):
             load_data(text)
-    assert accepted == ["dataset", "data_dir"], "all other fields have a list of values"
+    assert accepted == ["dataset", "data_dir", "class_weights"], "all other fields have a list of values"
     Path("grid.yaml").write_text(yaml.safe_dump({"axes": {"dataset": [text]}}), encoding="utf-8")
     assert Grid.load("grid.yaml").configs() == [RunConfig(dataset=text)]
 

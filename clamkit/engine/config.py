@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -56,19 +57,29 @@ class RunConfig(BaseModel):
     acts_on: Literal["loss", "sampling"] = Field(
         "loss", description="what the weights act on: the loss of a class, or how often its images are drawn"
     )
-    tau: float = Field(1.0, ge=0, description="step size of CLAM and max-min; the paper's value")
+    tau: float = Field(
+        1.0, ge=0, description="step size of CLAM and max-min; scale of the margins of tla and logit_adjusted"
+    )
     u_min: float | None = Field(None, ge=0, description="CLAM's smallest class weight (sum 1); default 1/(2n)")
     ratio: float | None = Field(None, ge=1, description="clam_ratio: largest over smallest weight; default 4")
     projection: Literal["euclidean", "kl", "clip", "released"] | None = Field(
         None, description="of clam and clam_ratio; default euclidean"
     )
     start_epoch: int | None = Field(None, ge=0, description="epochs with equal weights first; default by protocol")
-    gamma: float | None = Field(None, ge=0, description="focal, pw, tce; default: the paper's, as in all below")
+    gamma: float | None = Field(None, ge=0, description="focal, pw, tce, cfol; default: the paper's, as in all below")
     theta: float | None = Field(None, ge=0, description="pw")
-    alpha: float | None = Field(None, ge=0, le=1, description="ggf, apstar")
+    alpha: float | None = Field(None, ge=0, le=1, description="ggf, apstar, tla")
     w_min: float | None = Field(None, ge=0, le=1, description="ggf")
     frequency: int | None = Field(None, ge=1, description="ggf: every f-th epoch")
     rank_by: Literal["accuracy", "loss"] | None = Field(None, description="ggf; default accuracy")
+    eta: float | None = Field(None, gt=0, description="step size: group_dro 0.01; cfol 1/(training images)")
+    beta: float | None = Field(None, ge=0, lt=1, description="class_balanced")
+    class_weights: tuple[float, ...] | str | None = Field(
+        None, description="fixed: numbers (1,1,2.5), a .json or .npy file of them, or the folder of a finished run"
+    )
+    weights_of: Literal["mean", "last"] | None = Field(
+        None, description="fixed: of a run, the mean of its weights over the epochs (default) or its last ones"
+    )
 
     augmentation: Literal["crop", "jitter"] = Field("crop", description="random resized crop, or colour jitter")
     crop_lower_bound: float = Field(0.3, gt=0, le=1, description="smallest share of the area a crop keeps; 1: no crop")
@@ -112,28 +123,35 @@ class RunConfig(BaseModel):
             raise unknown(str(info.field_name), value, allowed)
         return value
 
-    @field_validator("crop_bounds", mode="before")
+    @field_validator("class_weights", "crop_bounds", mode="before")
     @classmethod
-    def _bounds(cls, value: Any) -> Any:
-        """Also from text, as the command line and tables have it: "0.3, 0.5, 1"."""
-        if value is None or (isinstance(value, str) and value == "weights"):
+    def _for_each_class(cls, value: Any, info: ValidationInfo) -> tuple[float, ...] | str | None:
+        """Numbers of any kind as a tuple, also from text such as "1, 2.5"; other text is a path, or 'weights'."""
+        words = "the path of a file or of a finished run" if info.field_name == "class_weights" else "'weights'"
+        value = value.tolist() if hasattr(value, "tolist") else value
+        with suppress(TypeError, ValueError, OverflowError):
+            return tuple(map(float, value.strip("()[] ").split(",") if isinstance(value, str) else value))
+        if value is None or (isinstance(value, str) and (info.field_name == "class_weights" or value == "weights")):
             return value
-        try:
-            bounds = tuple(map(float, value.strip("()[] ").split(",") if isinstance(value, str) else value))
-        except (TypeError, ValueError):
-            bounds = ()
-        if not bounds or not all(0 < bound <= 1 for bound in bounds):
+        raise ClamkitError(f"{info.field_name}={value!r} is not allowed: give a number for each class, or {words}.")
+
+    @field_validator("crop_bounds")
+    @classmethod
+    def _are_shares(cls, value: tuple[float, ...] | str | None) -> tuple[float, ...] | str | None:
+        if isinstance(value, tuple) and not (value and all(0 < bound <= 1 for bound in value)):
             raise ClamkitError(
-                f"crop_bounds={value!r} is not allowed: it must be 'weights', or for each class the smallest share of "
-                "the area that a crop keeps, a number above 0 and at most 1."
+                f"crop_bounds={value!r} is not allowed: for each class the smallest share of the area that a crop "
+                "keeps, a number above 0 and at most 1."
             )
-        return bounds
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         if self.crop_bounds and self.augmentation != "crop":
             raise ClamkitError(f"crop_bounds are of crops: with augmentation={self.augmentation!r} nothing is cropped.")
-        if self.crop_bounds == "weights" and self.acts_on != "loss":
+        if self.acts_on == "sampling" and METHODS[self.method].acts_on == "logits":
+            raise ClamkitError(f"acts_on='sampling' does not go with method {self.method!r}, which acts on the logits.")
+        if self.crop_bounds == "weights" and self.draws_by_weights:
             raise ClamkitError("crop_bounds='weights' and acts_on='sampling': the weights act on one of them.")
         if self.accuracy_from == "holdout" and not self.holdout:
             raise ClamkitError("accuracy_from='holdout' needs held-out images: give holdout=, how many of each class.")
@@ -146,6 +164,11 @@ class RunConfig(BaseModel):
     def chosen(self, name: Literal["accuracy_from", "schedule"]) -> str:
         """A field's value, or the protocol's where none was given."""
         return getattr(self, name) or getattr(PROTOCOLS[self.protocol], name)
+
+    @property
+    def draws_by_weights(self) -> bool:
+        """Whether the weights act on how often a class is drawn: asked for, or so by the method."""
+        return self.acts_on == "sampling" or METHODS[self.method].acts_on == "sampling"
 
     @property
     def strength(self) -> float:

@@ -134,14 +134,16 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     strength = min(config.crop_bounds) if isinstance(config.crop_bounds, tuple) else config.strength
     transform = TRANSFORMS[config.augmentation](strength, size=config.image_size, flip=config.flip)
     options = {"protocol": config.protocol, "label_smoothing": config.label_smoothing} | config.method_settings()
-    weighter = build_method(config.method, config.dataset, dataset.num_classes, **options)
+    if isinstance(place := options.get("class_weights"), str) and os.path.isdir(os.path.expanduser(place)):
+        options["class_weights"] = RunFolder(os.path.expanduser(place))
+    weighter = build_method(config.method, config.dataset, dataset.num_classes, sizes=dataset.sizes, **options)
     skip_bad = config.skip_bad_images
     batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=skip_bad, rank=rank, world=world)
     amp = mixed_precision(device) if config.amp else None
     scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
     parallel = DistributedDataParallel(model) if world > 1 else None
     state = TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
-    state.plain_loss = config.acts_on == "sampling" or config.crop_bounds == "weights"
+    state.plain_loss = config.draws_by_weights or config.crop_bounds == "weights"
     return state
 
 
@@ -189,7 +191,7 @@ def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: in
     steps = math.ceil(len(x) / config.batch_size)
     place = range((epoch - 1) * steps, epoch * steps)  # of this epoch's steps in the whole training
     rates = [config.lr * learning_rate(schedule, step, steps * config.epochs) for step in place]
-    drawn_by = weights if config.acts_on == "sampling" else None
+    drawn_by = weights if config.draws_by_weights else None
     bounds = _class_bounds(config, weights)
     losses = train_epoch(state, batches.training(x, y, config.batch_size, generator, drawn_by, bounds), rates)
     _check_finite(losses, config, epoch)
@@ -216,12 +218,12 @@ def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], 
     for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
         state.optimizer.param_groups[0]["lr"] = rate
         logits = forward(state, x)
+        state.weighter.observe(logits.detach(), y)  # before the loss: some rules move with every batch
         loss = state.weighter.per_sample_loss(logits, y).mean() if state.plain_loss else state.weighter.loss(logits, y)
         state.optimizer.zero_grad(set_to_none=True)
         state.scaler.scale(loss * distributed.loss_scale(len(y), y.device)).backward()
         state.scaler.step(state.optimizer)
         state.scaler.update()
-        state.weighter.observe(logits.detach(), y)
         losses.append(loss.detach())
     distributed.broadcast(state.model.buffers())
     return torch.stack(losses)
@@ -239,8 +241,10 @@ def count(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]]) -> Non
     """Count the accuracies anew in a pass of their own, without learning."""
     state.weighter.forget()
     state.model.eval()
+    state.weighter.eval()  # counts, and moves by none of these batches
     for x, y in batches:
         state.weighter.observe(forward(state, x), y)
+    state.weighter.train()
 
 
 @torch.inference_mode()

@@ -23,12 +23,16 @@ STAND_INS = {"fashion_mnist_mini": "fashion_mnist", "imagenet_real": "imagenet",
 class Method:
     """What a method is called, how it looks in figures, and how to build it.
 
-    weighter    a class of `clamkit.methods.weighters` by name, or any function (num_classes, **settings) → Weighter
+    weighter    a class of `clamkit.methods.weighters` by name ("peers.X": of `peers`), or any function
+                (num_classes, **settings) → Weighter
     loss        a function of `clamkit.methods.losses` that takes the settings instead of the weighter
     settings    what a user may change, each a field of RunConfig, with the paper's value; None: the weighter's own
     fixed       what a user may not change
     by_dataset  the paper's values where they depend on the dataset
     released    values of the released code where it differs: for all datasets under None, or by dataset
+    needs_sizes whether the weighter takes `sizes`, the training images in each class
+    every       how often the weights move: "epoch", "batch" or "never"
+    acts_on     what the weights act on: "loss", "sampling", "logits", or "nothing" where there are none
     """
 
     label: str
@@ -41,6 +45,9 @@ class Method:
     fixed: dict[str, Any] = field(default_factory=dict)
     by_dataset: dict[str, dict[str, Any]] = field(default_factory=dict)
     released: dict[str | None, dict[str, Any]] = field(default_factory=dict)
+    needs_sizes: bool = False
+    every: str = "epoch"
+    acts_on: str = "loss"
 
     def values(self, dataset: str | None, num_classes: int | None = None, protocol: str = "paper") -> dict[str, Any]:
         """The settings on a dataset that the paper, or with protocol="released" its code, gives."""
@@ -80,14 +87,17 @@ _FLOOR: dict[str, Any] = _STEP | {"u_min": None}
 _LATE: dict[str | None, dict[str, Any]] = {"mini_imagenet": {"start_epoch": 50}, "imagenet": {"start_epoch": 30}}
 
 # Colours are Okabe and Ito's for the paper's methods, told apart by colour-blind readers; their kin get a shade.
+# Markers must be filled ones, which seaborn does not mix with others: where they are used up, a letter is one.
 METHODS: dict[str, Method] = {
-    "normal": Method("Normal", "#4d4d4d", "o", "Cross entropy with equal weights: what everybody trains."),
+    "normal": Method("Normal", "#4d4d4d", "o", "Cross entropy with equal weights: what everybody trains.",
+        every="never", acts_on="nothing"),
     "focal": Method("Focal", "#e69f00", "^",
         "Focal loss (Lin et al. 2017): samples the model is sure of count less, by (1 − p)^γ. Classes have no weights.",
-        loss="focal", settings={"gamma": 2.0}),
+        loss="focal", settings={"gamma": 2.0}, every="never", acts_on="nothing"),
     "pw": Method("PW", "#b8860b", "v",
         "Performance-weighted loss: like focal, but every sample keeps at least the share θ of its loss.",
-        loss="performance_weighted", settings={"gamma": 2.5, "theta": 0.8}, released={None: {"gamma": 2.0}}),
+        loss="performance_weighted", settings={"gamma": 2.5, "theta": 0.8}, released={None: {"gamma": 2.0}},
+        every="never", acts_on="nothing"),
     "tce": Method("TCE", "#009e73", "P",
         "Tilted cross entropy: after each epoch the weights drift by γ toward the softmax of the class losses.",
         weighter="TCE", settings={"gamma": 0.5, "start_epoch": None}),
@@ -130,4 +140,29 @@ METHODS: dict[str, Method] = {
     "clam_released": Method("CLAM, released", "#c51b7d", "d",
         "CLAM as the released code has it: clip to [½, 2] at mean 1, then divide by the mean.",
         weighter="CLAM", settings=_STEP, fixed={"projection": "released"}, released=_LATE),
+    "fixed": Method("Fixed weights", "#999933", "H",
+        "Class weights that are given and stay: as a list, in a file, or those of a finished run, the mean over its "
+        "epochs (the averaged strategy of Algorithm 1) or its last ones.",
+        weighter="peers.Fixed", settings={"class_weights": None, "weights_of": None}, every="never"),
+    "group_dro": Method("Group DRO", "#882255", "$G$",
+        "Group DRO on the classes (Sagawa et al. 2020): with every batch q_c ← q_c·exp(η·loss_c)/Z, and the loss is "
+        "Σ q_c·loss_c.",
+        weighter="peers.GroupDRO", settings={"eta": 0.01, "start_epoch": None}, every="batch"),
+    "cfol": Method("CFOL", "#44aa99", "$C$",
+        "Class-focused online learning (Pethick et al. 2023): classes are drawn with p = γ/n + (1 − γ)·q, and with "
+        "every batch ln q_c grows by η/p_c for each wrong sample. Mixing with uniform where CLAM projects.",
+        weighter="peers.CFOL", settings={"gamma": 0.5, "eta": None, "start_epoch": None}, needs_sizes=True,
+        fixed={"acts_on": "sampling"}, every="batch", acts_on="sampling"),
+    "tla": Method("TLA", "#aa4499", "$T$",
+        "Margins in place of weights (Choi & Seo): cross entropy on logits + τ·(ln prior − ln π), and after each epoch "
+        "π moves by α toward the worst tenth of the classes.",
+        weighter="peers.TLA", settings={"tau": 1.0, "alpha": 0.01, "start_epoch": None}, needs_sizes=True,
+        acts_on="logits"),
+    "logit_adjusted": Method("Logit adjusted", "#661100", "$L$",
+        "Cross entropy on logits + τ·ln prior (Menon et al. 2021), for unbalanced data; on balanced data it is Normal.",
+        weighter="peers.LogitAdjusted", settings={"tau": 1.0}, needs_sizes=True, every="never", acts_on="logits"),
+    "class_balanced": Method("Class balanced", "#6699cc", "$B$",
+        "Weights ∝ (1 − β)/(1 − β^size), one over the effective number of images (Cui et al. 2019), for unbalanced "
+        "data; on balanced data it is Normal.",
+        weighter="peers.ClassBalanced", settings={"beta": 0.9999}, needs_sizes=True, every="never"),
 }  # fmt: skip

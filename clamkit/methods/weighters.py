@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
@@ -77,9 +78,16 @@ class Weighter(nn.Module):
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """mean over the batch of weights[y]·loss: the mean over samples, never divided by the summed weights."""
         y = checked_labels(logits, y, self.num_classes)
+        return (self.batch_weights(y) * self._each(logits, y)).mean()
+
+    def _each(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self.per_sample_loss(logits, y)
+
+    def batch_weights(self, y: Tensor) -> Tensor:
+        """The weight of each sample of a batch, on the device of its labels."""
         if self._device_weights is None or self._device_weights.device != y.device:
             self._device_weights = self.weights.float().to(y.device)
-        return (self._device_weights[y] * self.per_sample_loss(logits, y)).mean()
+        return self._device_weights[y]
 
     @torch.no_grad()
     def observe(self, logits: Tensor, y: Tensor) -> None:
@@ -88,9 +96,20 @@ class Weighter(nn.Module):
         if self.seen.device != y.device:
             self.correct, self.seen = self.correct.to(y.device), self.seen.to(y.device)
             self.loss_sum = self.loss_sum.to(y.device)
+        right, each = logits.argmax(1) == y, cross_entropy(logits, y)
         self.seen.index_add_(0, y, torch.ones_like(y, dtype=torch.int64))
-        self.correct.index_add_(0, y, (logits.argmax(1) == y).long())
-        self.loss_sum.index_add_(0, y, cross_entropy(logits, y))
+        self.correct.index_add_(0, y, right.long())
+        self.loss_sum.index_add_(0, y, each)
+        if self.training and self.epoch >= self.start_epoch:
+            self.after_batch(y, right, each)
+
+    def after_batch(self, y: Tensor, right: Tensor, losses: Tensor) -> None:
+        """For rules that move every batch: which samples were right, and their losses. Not called after eval()."""
+
+    def set_weights(self, w: np.ndarray) -> None:
+        """The weights as n·w, w a distribution."""
+        self.weights.copy_(torch.from_numpy(w * self.num_classes))
+        self._device_weights = None
 
     def totals(self) -> tuple[Tensor, Tensor, Tensor]:
         """(correct, seen, loss_sum) since the last step, summed over all ranks: every rank must call it."""
@@ -129,8 +148,7 @@ class Weighter(nn.Module):
         if self.epoch > self.start_epoch:
             share = w[seen].sum()  # the seen classes play among themselves for the mass they hold
             w[seen] = share * self.update(w[seen] / share, v[seen], losses[seen], share)
-            self.weights.copy_(torch.from_numpy(w * self.num_classes))
-            self._device_weights = None
+            self.set_weights(w)
         self.forget()
 
     def forget(self) -> None:
@@ -283,9 +301,12 @@ def build_method(
     *,
     protocol: str = "paper",
     label_smoothing: float = 0.0,
+    sizes: ArrayLike | None = None,
     **settings: Any,
 ) -> Weighter:
     """The weighter of a method with the paper's settings for that dataset; settings given (not None) win.
+
+    sizes  training images in each class, for the methods that look at them
 
     >>> build_method("ggf", "cifar10", 10)
     GGF(10, alpha=0.9, w_min=0.1, frequency=1, rank_by='accuracy')
@@ -299,5 +320,10 @@ def build_method(
     loss: Callable[..., Tensor] = partial(cross_entropy, label_smoothing=label_smoothing)
     if method.loss:
         loss, values = partial(getattr(losses, method.loss), **values), {}
-    build = globals()[method.weighter] if isinstance(method.weighter, str) else method.weighter
+    if method.needs_sizes:
+        values["sizes"] = sizes
+    build = method.weighter
+    if isinstance(build, str):
+        home, _, attribute = build.rpartition(".")
+        build = getattr(import_module(f"clamkit.methods.{home or 'weighters'}"), attribute)
     return build(num_classes, **values, **method.fixed, loss=loss)

@@ -180,7 +180,7 @@ def differences(tables: Mapping[str, pd.DataFrame], title: str) -> Figure:
         for height, (method, table) in zip(y, tables.items(), strict=True):
             row = table.loc[metric]
             axis.plot([100 * row["ci_low"], 100 * row["ci_high"]], [height, height], color=COLOURS[method], lw=2)
-            axis.plot(100 * row["mean_difference"], height, MARKERS[method], color=COLOURS[method], ms=6)
+            axis.plot(100 * row["mean_difference"], height, marker=MARKERS[method], color=COLOURS[method], ms=6)
         axis.axvline(0, color="#555555", lw=0.8)
         axis.set(title=TITLES.get(metric, metric), yticks=y)
     axes[0, 0].set_yticklabels([label(method) for method in tables])

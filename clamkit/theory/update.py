@@ -66,6 +66,22 @@ def clam(w: np.ndarray, v: np.ndarray, S: SymmetricSet, tau: float, projection: 
     return into_set(multiplicative_step(w, v, tau), S, projection)
 
 
+def mixed(q: np.ndarray, gamma: float) -> np.ndarray:
+    """γ/n + (1 − γ)·q: into {w ≥ γ/n} by mixing with the uniform distribution in place of projecting (CFOL).
+
+    With hedge on q, regret against any w̃ ≥ γ/n is (1 − γ) times that of q: at most (1 − γ)·(ln n/(τT) + τ/8), with the
+    best τ (1 − γ)·√(ln n/(2T)). The KL projection on the same set has √(D/(2T)), `game.corrected_bound`.
+    """
+    return gamma / len(q) + (1 - gamma) * q
+
+
+def toward_worst(w: np.ndarray, v: np.ndarray, alpha: float) -> np.ndarray:
+    """w ← (1 − α)·w + α·uniform on the worst tenth of the classes by accuracy: the linear ascent of TLA."""
+    worst = np.zeros(len(w))
+    worst[np.argsort(v, kind="stable")[: tail_size(len(w))]] = 1
+    return (1 - alpha) * w + alpha * worst / worst.sum()
+
+
 def tilted(w: np.ndarray, losses: np.ndarray, gamma: float) -> np.ndarray:
     """w ← (1 − γ)w + γ·softmax(losses): TCE (paper, appendix "Baselines")."""
     return (1 - gamma) * w + gamma * normalise(np.exp(losses - losses.max()))

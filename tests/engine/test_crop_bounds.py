@@ -83,9 +83,9 @@ def test_weights_that_set_the_bounds_leave_the_loss_alone(config, bounds, factor
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"crop_bounds": (0.3, 0.0, 1)}, r"crop_bounds=\(0.3, 0.0, 1\) is not allowed: .* above 0 and at most 1"),
+        ({"crop_bounds": (0.3, 0.0, 1)}, r"crop_bounds=\(0.3, 0.0, 1.0\) is not allowed: .* above 0 and at most 1"),
         ({"crop_bounds": (0.3, 1.2)}, "above 0 and at most 1"),
-        ({"crop_bounds": "weight"}, "crop_bounds='weight' is not allowed: it must be 'weights', or for each class"),
+        ({"crop_bounds": "weight"}, "crop_bounds='weight' is not allowed: give a number for each class, or 'weights'"),
         ({"crop_bounds": ()}, "is not allowed"),
         ({"crop_bounds": 0.5}, "crop_bounds=0.5 is not allowed"),
         ({"crop_bounds": (0.3, float("nan"))}, "is not allowed"),

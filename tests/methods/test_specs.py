@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
 
 from clamkit import METHODS, RunConfig
 from clamkit.errors import ClamkitError
-from clamkit.methods import losses, weighters
-from clamkit.methods.specs import PAPER_CLASSES, Method, find_method, paper_dataset_like
+from clamkit.methods import losses, peers, weighters
+from clamkit.methods.specs import PAPER_CLASSES, find_method, paper_dataset_like
 from clamkit.methods.weighters import build_method
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -148,7 +148,7 @@ def test_no_two_methods_look_alike():
         assert len(set(values)) == len(values), field
     for method in METHODS.values():
         to_rgb(method.colour)
-        assert method.marker in Line2D.markers
+        assert MarkerStyle(method.marker).is_filled(), "seaborn mixes no others with them"
         assert method.about.endswith(".")
 
 
@@ -161,16 +161,25 @@ def test_every_entry_is_whole(name):
     assert set(method.released) <= {None, *PAPER_CLASSES}
     for values in (*method.by_dataset.values(), *method.released.values()):
         assert set(values) <= set(method.settings)
-    assert isinstance(getattr(weighters, method.weighter)(3, **_needed(method)), weighters.Weighter)
+    home, _, attribute = method.weighter.rpartition(".")
+    build = getattr(peers if home == "peers" else weighters, attribute)
+    assert isinstance(build(3, **_needed(name)), weighters.Weighter)
     assert method.loss is None or callable(getattr(losses, method.loss))
+    assert method.every in ("epoch", "batch", "never")
+    assert method.acts_on in ("loss", "sampling", "logits", "nothing")
 
 
-def _needed(method: Method) -> dict:
-    return {} if method.loss else method.values("cifar10") | dict(method.fixed)
+NEEDED = {"fixed": {"class_weights": (3.0, 2.0, 1.0)}}  # settings without which a method cannot be
+
+
+def _needed(name: str) -> dict:
+    method = METHODS[name]
+    sizes = {"sizes": [60, 30, 10]} if method.needs_sizes else {}
+    return {} if method.loss else method.values("cifar10") | method.fixed | sizes | NEEDED.get(name, {})
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_config_passes_every_setting_and_only_those(name):
-    config = RunConfig(method=name)
+    config = RunConfig(method=name, **NEEDED.get(name, {}))
     assert set(config.method_settings()) == set(METHODS[name].settings)
-    build_method(name, config.dataset, 10, **config.method_settings())
+    build_method(name, config.dataset, 3, sizes=[60, 30, 10], **config.method_settings())

@@ -80,3 +80,10 @@ def star_original(w, losses, alpha, k, best):
     mask = [loss >= best for loss in losses]
     x = [alpha * wi + (1 - alpha) / (k * sum(mask)) * chosen for wi, chosen in zip(w, mask, strict=True)]
     return [xi * k / ((k - 1) * alpha + 1) for xi in x]
+
+
+def toward_worst(w, v, alpha):
+    """π + α·(uniform on the worst tenth − π), Choi & Seo. For accuracies without ties."""
+    tail = max(1, round(0.1 * len(w)))
+    worst = sorted(v)[:tail]
+    return [wi + alpha * ((1 / tail if vi in worst else 0) - wi) for wi, vi in zip(w, v, strict=True)]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.special import rel_entr
 
 from clamkit.errors import ClamkitError
-from clamkit.theory import update
+from clamkit.theory import game, update
 from clamkit.theory.sets import Box, LowerBounded, RatioBounded
 from tests.theory import references
 
@@ -76,6 +76,22 @@ def test_released_clip(given_round):
 
 
 @fixed
+@given(rounds(), shares)
+def test_mixed(given_round, gamma):
+    q, _ = given_round
+    got = update.mixed(q, gamma)
+    agree(got, [gamma * (1 / len(q)) + (1 - gamma) * qi for qi in q])
+    assert got.min() >= gamma / len(q) - 1e-15
+
+
+@fixed
+@given(rounds(), shares)
+def test_toward_worst(given_round, alpha):
+    w, v = given_round
+    agree(update.toward_worst(w, v, alpha), references.toward_worst(w, v, alpha))
+
+
+@fixed
 @given(rounds(high=20), shares)
 def test_tilted(given_round, gamma):
     w, losses = given_round
@@ -112,6 +128,8 @@ def test_no_rule_changes_what_it_is_given(given_round):
     for projection in update.MAPS:
         update.clam(w, v, S, 1.0, projection)
     update.tilted(w, v, 0.5)
+    update.mixed(w, 0.5)
+    update.toward_worst(w, v, 0.5)
     update.gini(v, 0.5, 0.1)
     update.star_adapted(w, v, 0.5, 1)
     update.star_original(w, v, 0.5, 1, v.max())
@@ -179,6 +197,66 @@ def test_the_papers_bound_on_the_normaliser_fails():
     Z = np.maximum(update.multiplicative_step(w, v, tau), 1 / 6).sum()
     assert pytest.approx(1.1006, abs=5e-5) == Z
     assert np.exp(tau * v.min()) == 1 < Z
+
+
+# mixing with the uniform distribution beside projecting: two ways into w ≥ γ/n
+
+
+def adversaries(n, T):
+    """Sequences [T, n], and max players that look at the weights."""
+    rng = np.random.default_rng(n)
+    yield rng.integers(0, 2, (T, n)).astype(float)
+    switched = np.ones((T, n))
+    switched[: T // 3, 1], switched[T // 3 :, 0] = 0, 0
+    switched[T // 3 :, 1] = 0.7
+    yield switched
+    yield lambda w: (w >= np.median(w)).astype(float)
+    yield lambda w: (w < w.max()).astype(float)
+    yield lambda w: (w == w.max()).astype(float)
+
+
+def regret_of_mixing(max_player, n, gamma, tau, T):
+    """Hedge on q; the rounds are lost with the mixture; the best w̃ ≥ γ/n in hindsight is a vertex, by hand."""
+    q, lost, total = np.full(n, 1 / n), 0.0, np.zeros(n)
+    for t in range(T):
+        w = update.mixed(q, gamma)
+        v = max_player(w) if callable(max_player) else max_player[t]
+        lost, total = lost + w @ v, total + v
+        q = np.array(references.hedge(q, v, tau))
+    return (lost - (gamma * total.mean() + (1 - gamma) * total.min())) / T
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.1])
+@pytest.mark.parametrize(("n", "T"), [(2, 60), (3, 300), (10, 300), (100, 100)])
+def test_the_regret_of_mixing_is_bounded_beside_that_of_projecting(n, T, gamma):
+    S, best = LowerBounded(n, gamma / n), np.sqrt(8 * np.log(n) / T)
+    for tau in (best, 3 * best, best / 3):
+        for max_player in adversaries(n, T):
+            mixing = regret_of_mixing(max_player, n, gamma, tau, T)
+            assert mixing <= (1 - gamma) * (np.log(n) / (tau * T) + tau / 8) + 1e-12
+            assert game.regret(game.play(max_player, S, tau, "kl", T)) <= game.corrected_bound(S, tau, T) + 1e-12
+
+
+def test_where_mixing_has_the_smaller_bound():
+    """With the best τ of each: (1 − γ)²·ln n against D, at γ = ½. The constants of D are those of theory.md."""
+    for n, diameter, mixing_is_better in (
+        (2, 0.1308, False),
+        (3, 0.2310, False),
+        (10, 0.6257, True),
+        (100, 1.6375, True),
+    ):
+        assert LowerBounded(n, 0.5 / n).kl_diameter() == pytest.approx(diameter, abs=5e-5)
+        assert (np.log(n) / 4 < diameter) == mixing_is_better
+
+
+def test_coins_cost_two_thirds_of_the_bound_of_mixing():
+    """v = (coin, 1 − coin): w loses ½ a round, the best in hindsight E|walk|/2 less: √(1/(π ln 2)) of the bound."""
+    n, T, rng = 2, 400, np.random.default_rng(0)
+    tau, bound = np.sqrt(8 * np.log(n) / T), 0.5 * np.sqrt(np.log(n) / (2 * T))
+    coins = rng.integers(0, 2, (100, T))
+    shares = [regret_of_mixing(np.stack([c, 1.0 - c], axis=1), n, 0.5, tau, T) / bound for c in coins]
+    assert max(shares) <= 1
+    assert np.mean(shares) == pytest.approx(np.sqrt(1 / (np.pi * np.log(2))), abs=0.15)  # three standard errors
 
 
 # bad input

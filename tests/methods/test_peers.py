@@ -1,0 +1,501 @@
+"""The peers of CLAM against plain loops over samples and classes, alone and on two ranks."""
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from clamkit import METHODS, RunConfig, train
+from clamkit.engine.loop import count, set_up
+from clamkit.engine.store import COLUMNS, RunStore
+from clamkit.errors import ClamkitError
+from clamkit.methods.peers import CFOL, TLA, ClassBalanced, Fixed, GroupDRO, LogitAdjusted
+from clamkit.methods.weighters import build_method
+
+
+def batch(n=5, size=64, seed=0):
+    """Logits and labels; small batches miss classes."""
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(size, n, generator=generator), torch.randint(0, n, (size,), generator=generator)
+
+
+def cross_entropies(logits, y):
+    return [math.log(sum(map(math.exp, row))) - row[label] for row, label in zip(logits.tolist(), y, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------------- fixed
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [1, 3, 4],
+        (0.125, 0.375, 0.5),
+        np.array([1e300, 3e300, 4e300]),
+        torch.tensor([1.0, 3.0, 4.0]),
+        pd.Series([1, 3, 4]),
+    ],
+)
+def test_weights_given_are_scaled_to_sum_to_n_and_stay(given):
+    weighter = Fixed(3, given)
+    for _ in range(5):
+        assert weighter.weights.tolist() == pytest.approx([0.375, 1.125, 1.5], rel=1e-12)
+        weighter.step(accuracy=[0.0, 0.5, 1.0])
+
+
+def test_weights_from_files(tmp_path):
+    (tmp_path / "w.json").write_text("[1, 3, 4]")
+    np.save(tmp_path / "w.npy", np.array([1, 3, 4]))
+    for name in ("w.json", "w.npy"):
+        for path in (tmp_path / name, str(tmp_path / name)):
+            assert Fixed(3, path).weights.tolist() == pytest.approx([0.375, 1.125, 1.5])
+
+
+def test_weights_of_a_run_are_their_mean_over_the_epochs_or_the_last(memory_run):
+    weight = np.array([[1, 1, 1], [0.5, 1, 1.5], [0.3, 0.7, 2.0]])
+    run = memory_run(np.full((3, 3), 0.5), weight)
+    mean = [(1 + 0.5 + 0.3) / 3, (1 + 1 + 0.7) / 3, (1 + 1.5 + 2) / 3]
+    assert Fixed(3, run).weights.tolist() == pytest.approx(mean)
+    assert Fixed(3, run, "mean").weights.tolist() == pytest.approx(mean)
+    assert Fixed(3, run, "last").weights.tolist() == pytest.approx([0.3, 0.7, 2.0])
+
+
+def test_a_run_trains_with_the_weights_of_another(small_npz, tmp_path):
+    common = {"dataset": str(small_npz), "epochs": 2, "batch_size": 20}
+    first = train(RunConfig(**common, tau=4.0))
+    expected = {"mean": first.wide("weight").mean(), "last": first.wide("weight").iloc[-1]}
+    histories = {}
+    for which in ("mean", "last"):
+        run = train(RunConfig(**common, method="fixed", class_weights=str(first.folder), weights_of=which))
+        weights = run.wide("weight")
+        assert (weights - expected[which]).abs().to_numpy().max() < 1e-12
+        histories[which] = run.history
+        listed = train(RunConfig(**common, method="fixed", class_weights=tuple(expected[which])))
+        pd.testing.assert_frame_equal(listed.history, run.history, atol=1e-6)
+    assert not histories["mean"].equals(histories["last"])
+
+
+def test_a_file_that_changes_under_an_unfinished_run_is_refused(small_npz, tmp_path):
+    place = tmp_path / "w.json"
+    place.write_text("[1, 1, 4]")
+    config = RunConfig(dataset=str(small_npz), method="fixed", class_weights=str(place), epochs=2, batch_size=20)
+
+    def stop(history, class_names):
+        if len(history) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, watch=stop)
+    place.write_text("[1, 1, 5]")
+    with pytest.raises(ClamkitError, match="begun with other class weights than .*w.json gives now"):
+        train(config)
+    place.write_text("[2, 2, 8]")
+    assert train(config).done
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("1, 2.5,3", (1.0, 2.5, 3.0)),
+        ("(1.0, 2.5)", (1.0, 2.5)),
+        ([1, 2], (1.0, 2.0)),
+        (np.array([1, 2]), (1.0, 2.0)),
+        ("some/run,folder", "some/run,folder"),
+        ("w.json", "w.json"),
+        (None, None),
+    ],
+)
+def test_the_field_of_a_config(given, kept):
+    config = RunConfig(method="fixed", class_weights=given)
+    assert config.class_weights == kept
+    again = RunConfig(**json.loads(json.dumps(config.model_dump())))
+    assert again.folder() == config.folder()
+    assert RunConfig(method="clam", class_weights=given).hash() == RunConfig().hash(), "clam does not listen to it"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "'fixed' needs class_weights=: a number for each class"),
+        ([1, 2], r"class_weights has shape \(2,\): give a weight for each of 3 classes"),
+        ([1, -1, 2], r"class_weights gives class 1 the weight -1.0: weights are finite numbers ≥ 0"),
+        ([1, 2, np.nan], "gives class 2 the weight nan"),
+        ([1, np.inf, 2], "gives class 1 the weight inf"),
+        ([0, 0, 0], "is zero for every class"),
+        ("nowhere.json", "nowhere.json cannot be read as class weights .*No such file"),
+        (["a", "b", "c"], "cannot be read as class weights"),
+        (3, "cannot be read as class weights"),
+        ([[1, 2, 3]], "cannot be read as class weights"),
+        ([10**400, 1, 1], "cannot be read as class weights"),
+    ],
+)
+def test_bad_weights(given, message):
+    with pytest.raises(ClamkitError, match=message):
+        Fixed(3, given)
+
+
+def test_bad_choices_of_weights(memory_run, tmp_path):
+    with pytest.raises(ClamkitError, match="chooses among the epochs of a run"):
+        Fixed(3, [1, 2, 3], "mean")
+    with pytest.raises(ClamkitError, match="unknown choice of weights_of 'best'"):
+        Fixed(2, memory_run(np.full((1, 2), 0.5)), "best")
+    with pytest.raises(ClamkitError, match=r"class_weights=3.0: give a number for each class"):
+        RunConfig(class_weights=3.0)
+    (tmp_path / "w.json").write_text('{"a": 1}')
+    with pytest.raises(ClamkitError, match="cannot be read"):
+        Fixed(1 + 1, tmp_path / "w.json")
+    (tmp_path / "w.npy").write_bytes(b"no array")
+    with pytest.raises(ClamkitError, match="cannot be read"):
+        Fixed(2, tmp_path / "w.npy")
+
+
+# --------------------------------------------------------------------------------------------------- group DRO
+
+
+def group_dro(q, logits, y, eta):
+    """(new q, loss of the batch), class by class."""
+    losses, n = cross_entropies(logits, y.tolist()), len(q)
+    each = [[loss for loss, label in zip(losses, y.tolist(), strict=True) if label == k] for k in range(n)]
+    means = [sum(part) / len(part) if part else 0.0 for part in each]
+    raw = [q[k] * math.exp(eta * means[k]) for k in range(n)]
+    q = [x / sum(raw) for x in raw]
+    return q, sum(q[k] * means[k] for k in range(n))
+
+
+@pytest.mark.parametrize("size", [64, 4])
+@pytest.mark.parametrize("eta", [0.01, 0.7])
+def test_group_dro_is_the_plain_loop(size, eta):
+    one, two, q = GroupDRO(5, eta), GroupDRO(5, eta), [0.2] * 5
+    for seed in range(20):
+        logits, y = batch(size=size, seed=seed)
+        q, expected = group_dro(q, logits, y, eta)
+        loss = one(logits.requires_grad_(), y)  # forward
+        assert loss.item() == pytest.approx(expected, rel=1e-5)
+        two.observe(logits.detach(), y)  # as the engine calls it
+        assert two.loss(logits, y).item() == loss.item()
+        assert one.weights.tolist() == pytest.approx([5 * x for x in q], rel=1e-5)
+        if seed % 7 == 6:
+            one.step()
+            two.step()
+            assert one.weights.tolist() == pytest.approx([5 * x for x in q], rel=1e-5), "an epoch ends, nothing moves"
+
+
+def test_group_dro_weighs_classes_alike_however_many_samples_they_have():
+    logits = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    y = torch.tensor([0] + [1] * 11)
+    dro = GroupDRO(2, 1e-9)
+    (gradient,) = torch.autograd.grad(dro(logits, y), logits)
+    miss = logits.detach().softmax(1) - torch.nn.functional.one_hot(y, 2)
+    assert torch.allclose(gradient, miss * torch.tensor([0.5] + [0.5 / 11] * 11)[:, None], atol=1e-6)
+
+
+def test_group_dro_waits_for_its_start_and_evaluation_moves_nothing():
+    dro, (logits, y) = GroupDRO(5, 0.5, start_epoch=1), batch()
+    dro(logits.requires_grad_(), y)
+    assert dro.weights.tolist() == [1.0] * 5
+    dro.step()
+    dro(logits, y)
+    moved = dro.weights.clone()
+    assert not torch.equal(moved, torch.ones(5))
+    with torch.no_grad():
+        dro(logits, y)
+    dro.eval()(logits, y)
+    dro.observe(logits, y)
+    assert torch.equal(dro.weights, moved)
+
+
+def test_a_loss_that_is_not_finite_leaves_the_weights():
+    dro, (logits, y) = GroupDRO(5), batch()
+    dro.observe(logits * torch.nan, y)
+    assert dro.weights.tolist() == [1.0] * 5
+
+
+@pytest.mark.parametrize("eta", [0, -1, math.inf, math.nan])
+def test_bad_steps_of_group_dro(eta):
+    with pytest.raises(ClamkitError, match=f"eta={eta}: it must be a finite number above 0"):
+        GroupDRO(5, eta)
+
+
+def test_a_second_pass_counts_but_does_not_move(small_npz):
+    from clamkit import load_data
+
+    config = RunConfig(dataset=str(small_npz), method="group_dro", eta=0.5, batch_size=20)
+    state = set_up(config, load_data(small_npz), torch.device("cpu"))
+    count(state, state.batches.plain(state.dataset.x_train, state.dataset.y_train))
+    assert state.weighter.totals()[1].tolist() == [20, 20, 20]
+    assert state.weighter.weights.tolist() == [1.0] * 3
+    assert state.weighter.training
+
+
+# -------------------------------------------------------------------------------------------------------- CFOL
+
+
+def cfol(scores, drawn, logits, y, eta):
+    """w_c += η·1[wrong]/(probability of c), sample by sample."""
+    scores = list(scores)
+    for row, label in zip(logits.tolist(), y.tolist(), strict=True):
+        if row.index(max(row)) != label:
+            scores[label] += eta / drawn[label]
+    return scores
+
+
+def probabilities(scores, gamma):
+    raw = [math.exp(score) for score in scores]
+    return [gamma / len(raw) + (1 - gamma) * x / sum(raw) for x in raw]
+
+
+@pytest.mark.parametrize(("gamma", "eta"), [(0.5, 0.01), (0.1, 0.003), (1.0, 0.01)])
+@pytest.mark.parametrize("acts_on", ["sampling", "loss"])
+def test_cfol_is_the_plain_loop(gamma, eta, acts_on):
+    sizes = [10, 20, 30, 40, 100]
+    weighter = CFOL(5, gamma, eta, acts_on=acts_on, sizes=sizes)
+    scores, shares = [0.0] * 5, [size / 200 for size in sizes]
+    drawn = shares
+    for epoch in range(3):
+        for seed in range(6):
+            logits, y = batch(seed=10 * epoch + seed)
+            scores = cfol(scores, drawn, logits, y, eta)
+            loss = weighter(logits.requires_grad_(), y)
+            p = probabilities(scores, gamma)
+            assert weighter.weights.tolist() == pytest.approx([5 * x for x in p], rel=1e-6)
+            weight = [5 * p[label] if acts_on == "loss" else 1.0 for label in y.tolist()]
+            assert loss.item() == pytest.approx(
+                np.mean(np.multiply(weight, cross_entropies(logits, y.tolist()))), rel=1e-5
+            )
+        weighter.step()
+        if acts_on == "sampling":  # an image is drawn by the weight of its class
+            raw = [a * b for a, b in zip(p, shares, strict=True)]
+            drawn = [x / sum(raw) for x in raw]
+    assert weighter.weights.min() >= gamma - 1e-12
+    assert (np.ptp(weighter.weights.numpy()) > 0.01) == (gamma < 1)
+
+
+def test_an_epoch_of_cfol_moves_by_the_error_of_each_class():
+    """With the step 1/N the sum over an epoch of balanced data is w_c = error of c, whatever the batches."""
+    n, per_class = 4, 25
+    y = torch.arange(n).repeat(per_class)
+    logits = torch.nn.functional.one_hot(y, n).float()
+    logits[torch.arange(len(y)) % 10 < y] *= -1  # wrong more often the higher the class
+    error = [np.mean((logits.argmax(1) != y)[y == k].numpy()) for k in range(n)]
+    weighter = build_method("cfol", None, n, sizes=[per_class] * n)
+    for part in torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).split(7):
+        weighter.observe(logits[part], y[part])
+    assert weighter.weights.tolist() == pytest.approx([n * p for p in probabilities(error, 0.5)], rel=1e-6)
+    assert np.ptp(error) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "CFOL needs a step size: give eta=, about 1/"),
+        ({"eta": 0}, "eta=0: it must be a finite number above 0"),
+        (
+            {"eta": 0.1, "gamma": 0},
+            "gamma=0: it must be a finite number above 0. At 0 a class may never be drawn again",
+        ),
+        ({"eta": 0.1, "gamma": 1.5}, "gamma=1.5 is not allowed"),
+        ({"eta": 0.1, "acts_on": "images"}, "unknown acts_on 'images'"),
+        ({"sizes": [1, 2]}, r"sizes=of shape \(2,\), from 1: give the number of training images of each of 5 classes"),
+        ({"sizes": [1, 2, 0, 4, 5]}, "all above 0"),
+    ],
+)
+def test_bad_settings_of_cfol(options, message):
+    with pytest.raises(ClamkitError, match=message):
+        CFOL(5, **options)
+
+
+# ------------------------------------------------------------- margins, and what the sizes of the classes say
+
+SIZES = [500, 100, 50, 20, 5]
+
+
+def with_margins(logits, y, margins):
+    """−ln softmax(logits + margins)_y, mean over the batch."""
+    return np.mean(cross_entropies(logits.double() + torch.tensor(margins, dtype=torch.float64), y.tolist()))
+
+
+def test_tla_is_the_plain_loop():
+    tla, prior = TLA(5, tau=1.5, alpha=0.2, sizes=SIZES), [size / 675 for size in SIZES]
+    pi, rng = list(prior), np.random.default_rng(0)
+    for seed in range(6):
+        logits, y = batch(seed=seed)
+        margins = [1.5 * (math.log(a) - math.log(b)) for a, b in zip(prior, pi, strict=True)]
+        assert tla(logits.requires_grad_(), y).item() == pytest.approx(with_margins(logits, y, margins), rel=1e-5)
+        assert tla.weights.tolist() == pytest.approx([5 * x for x in pi])
+        v = rng.random(5)
+        tla.step(accuracy=v)
+        worst = v.tolist().index(min(v))  # a tenth of five classes is one
+        pi = [(1 - 0.2) * x + 0.2 * (k == worst) for k, x in enumerate(pi)]
+
+
+def test_tla_begins_as_plain_cross_entropy_and_asks_more_of_the_worst():
+    for sizes in (None, SIZES):
+        tla, (logits, y) = TLA(5, sizes=sizes), batch()
+        plain = torch.nn.functional.cross_entropy(logits, y)
+        assert tla.loss(logits, y).item() == pytest.approx(plain.item(), rel=1e-6)
+        for _ in range(10):
+            tla.step(accuracy=[0.9, 0.9, 0.1, 0.9, 0.9])
+        each = torch.nn.functional.cross_entropy(logits, y, reduction="none")
+        harder = torch.stack([tla.loss(row[None], label[None]) for row, label in zip(logits, y, strict=True)]) > each
+        assert harder[y == 2].all()
+        assert not harder[y != 2].any()
+
+
+def test_what_is_counted_is_by_the_plain_logits():
+    tla, la = TLA(5, sizes=SIZES), LogitAdjusted(5, sizes=SIZES)
+    logits, y = batch()
+    for weighter in (tla, la):
+        weighter(logits.requires_grad_(), y)
+        accuracy, loss = weighter.counted()
+        right, each = logits.argmax(1) == y, torch.nn.functional.cross_entropy(logits, y, reduction="none")
+        for k in range(5):
+            assert accuracy[k] == pytest.approx(right[y == k].float().mean().item())
+            assert loss[k] == pytest.approx(each[y == k].mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0, 2.25])
+def test_logit_adjustment_is_its_formula(tau):
+    weighter, (logits, y) = LogitAdjusted(5, tau, sizes=SIZES), batch()
+    margins = [tau * math.log(size / sum(SIZES)) for size in SIZES]
+    for _ in range(3):
+        assert weighter.loss(logits, y).item() == pytest.approx(with_margins(logits, y, margins), rel=1e-5)
+        weighter.step(accuracy=[0.1, 0.2, 0.3, 0.4, 0.5])
+        assert weighter.weights.tolist() == pytest.approx([1.0] * 5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9, 0.9999])
+def test_class_balanced_weights_are_their_formula(beta):
+    effective = [sum(beta**i for i in range(size)) for size in SIZES]  # (1 − β^size)/(1 − β), term by term
+    raw = [1 / number for number in effective]
+    assert ClassBalanced(5, beta, sizes=SIZES).weights.tolist() == pytest.approx([5 * x / sum(raw) for x in raw])
+
+
+@pytest.mark.parametrize("method", ["logit_adjusted", "class_balanced"])
+def test_on_balanced_data_they_are_normal_and_on_other_data_not(method, small_npz):
+    common = {"dataset": str(small_npz), "epochs": 2, "batch_size": 20}
+    pd.testing.assert_frame_equal(
+        train(RunConfig(**common, method=method)).history,
+        train(RunConfig(**common, method="normal")).history,
+        atol=1e-4,
+    )
+    x = dict(np.load(small_npz))
+    keep = np.r_[0:60:3, 1:30:3, 2:9:3]  # 20, 10 and 3 images
+    np.savez(small_npz, **(x | {"x_train": x["x_train"][keep], "y_train": x["y_train"][keep]}))
+    settings = {"beta": 0.99} if method == "class_balanced" else {}
+    other, normal = (train(RunConfig(**common, seed=1, method=m, **settings)) for m in (method, "normal"))
+    assert not np.allclose(other.history["train_loss"], normal.history["train_loss"], atol=1e-4)
+    if method == "class_balanced":
+        raw = np.array([(1 - 0.99) / (1 - 0.99**size) for size in (20, 10, 3)])
+        assert other.wide("weight").iloc[0].to_numpy() == pytest.approx(3 * raw / raw.sum())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: LogitAdjusted(5), "sizes=None: give the number of training images of each of 5 classes"),
+        (lambda: ClassBalanced(5), "sizes=None"),
+        (lambda: build_method("logit_adjusted", None, 5), "sizes=None"),
+        (lambda: ClassBalanced(5, 1.0, sizes=SIZES), r"beta=1: it must lie in \[0, 1\)"),
+        (lambda: ClassBalanced(5, -0.1, sizes=SIZES), "beta=-0.1"),
+        (lambda: ClassBalanced(4, sizes=SIZES), r"sizes=of shape \(5,\), from 5: give .* each of 4 classes"),
+        (lambda: TLA(5, alpha=1), r"alpha=1: it must lie in \[0, 1\)"),
+        (lambda: TLA(5, tau=-1), "tau=-1"),
+        (lambda: TLA(5, sizes=[1, 2, 3, 4, np.nan]), "all above 0"),
+    ],
+)
+def test_bad_margins_and_sizes(build, message):
+    with pytest.raises(ClamkitError, match=message):
+        build()
+
+
+# --------------------------------------------------------------------------------------------------- two ranks
+
+BY_BATCH = {"group_dro": partial(GroupDRO, 5, 0.5), "cfol": partial(CFOL, 5, 0.5, 0.1)}
+
+
+def test_every_rule_that_moves_every_batch_is_tried_on_two_ranks():
+    assert set(BY_BATCH) == {name for name, method in METHODS.items() if method.every == "batch"}
+
+
+def _rank(rank, port, name, results):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    weighter, losses = BY_BATCH[name](), []
+    for seed in range(3):
+        logits, y = (part[rank::2] for part in batch(size=7, seed=seed))  # 4 and 3 samples: shares are not equal
+        loss = weighter(logits.requires_grad_(), y) * len(y) / 7
+        losses.append(loss.item())
+    results[rank] = weighter.weights.tolist(), losses
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_BATCH)
+def test_two_ranks_move_as_one(name):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with mp.Manager() as manager:
+        results = manager.dict()
+        mp.spawn(_rank, args=(port, name, results), nprocs=2)
+        (weights, losses), (other_weights, other_losses) = results[0], results[1]
+    alone = BY_BATCH[name]()
+    whole = [alone(logits.requires_grad_(), y).item() for logits, y in (batch(size=7, seed=seed) for seed in range(3))]
+    assert weights == other_weights, "to the bit: ranks never part ways"
+    assert weights == pytest.approx(alone.weights.tolist(), rel=1e-6)
+    assert np.add(losses, other_losses) == pytest.approx(whole, rel=1e-5)
+    assert np.ptp(weights) > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_BATCH)
+def test_a_training_on_two_processes_is_that_on_one(name, small_npz, tmp_path):
+    """A network without batch statistics: exactly comparable."""
+    fields = {"dataset": str(small_npz), "method": name, "model": "tiny_vit", "epochs": 2, "batch_size": 15, "lr": 0.05}
+    config = RunConfig(**fields, eta=0.1)
+    alone = train(config, runs=tmp_path / "alone")
+    assert alone.history["weight"].std() > 0.001
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in config.identity().items()]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "clamkit"]
+    command += ["train", *words, f"--runs={tmp_path / 'two'}", "--device=cpu"]
+    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    together = RunStore(tmp_path / "two").run(config)
+    np.testing.assert_allclose(together.history[list(COLUMNS)], alone.history[list(COLUMNS)], atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------- the table, and figures
+
+
+def test_every_method_has_its_cell_in_the_table_of_games(root):
+    text = (root / "docs" / "table_of_games.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    cells = {name.strip("`"): cell for name, *cell in rows}
+    assert set(cells) == set(METHODS)
+    for name, method in METHODS.items():
+        _, looks_at, acts_on, how_often = cells[name]
+        assert acts_on == {"nothing": "−"}.get(method.acts_on, method.acts_on), name
+        assert how_often == method.every, name
+        assert (looks_at in ("−", "sizes")) == (method.every == "never"), name
+
+
+def test_all_methods_fit_into_one_figure(memory_run):
+    from clamkit import plots
+    from clamkit.engine.store import as_frame
+
+    runs = [
+        memory_run(np.array([[0.5, 0.9 - i / 100]]), method=method, crop_lower_bound=bound)
+        for i, method in enumerate(METHODS)
+        for bound in (0.5, 1.0)
+    ]
+    (legend,) = plots.fairness_over_strength(as_frame(runs)).legends
+    assert [text.get_text() for text in legend.get_texts()] == [method.label for method in METHODS.values()]
