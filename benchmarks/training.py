@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -136,6 +137,26 @@ def engine(quick: bool) -> Iterator[dict]:
     yield row("CLAM / Normal, seconds an epoch", t["clam"] / t["normal"], "≤", 1.01)
     yield row("… accuracies from a second pass", more["second_pass"] / more["normal"])
     yield row("… accuracies from a clean pass", more["clean"] / more["normal"])
+
+
+def criterion(quick: bool) -> Iterator[dict]:
+    """The weighted loss with its counts, forward and backward on logits as many as ImageNet's, against torch's loss."""
+    batch, classes, turns, steps = (256, 1000, 2, 5) if quick else (256, 1000, 41, 50)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(batch, classes, generator=generator).requires_grad_()
+    y = torch.randint(0, classes, (batch,), generator=generator)
+
+    def steps_of(loss: nn.Module) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(steps):
+                logits.grad = None
+                loss(logits, y).backward()
+
+        return run
+
+    with one_thread():
+        t = interleaved(turns, torch=steps_of(nn.CrossEntropyLoss()), clam=steps_of(CLAM(classes)))
+    yield row(f"criterion / CrossEntropyLoss, {batch} × {classes:,}", t["clam"] / t["torch"], "≤", 1.25)
 
 
 def augmentation(quick: bool) -> Iterator[dict]:

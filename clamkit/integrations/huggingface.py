@@ -9,6 +9,7 @@ trainer = Trainer(model, args, train_dataset=data, compute_loss_func=clam.loss, 
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,15 @@ class ClamCallback(TrainerCallback):
     """Counts the training batches, moves the class weights after each epoch, keeps both in the checkpoints.
 
     The state goes into the checkpoint's trainer_state.json, so `trainer.train(resume_from_checkpoint=...)` goes on with
-    the weights it had, also in the middle of an epoch. An epoch that max_steps cuts short makes no step.
+    the weights it had, also in the middle of an epoch. Any other `train()`, such as a trial of a search, begins with
+    the weights of the first one. An epoch that max_steps cuts short makes no step.
     """
 
     def __init__(self, weighter: Weighter):
+        if weighter.reduction != "mean":
+            raise ClamkitError(f"the Trainer needs a mean, not reduction={weighter.reduction!r}: leave it out.")
         self.weighter = weighter
+        self._first: dict[str, Tensor] | None = None  # the state with which the first training began
 
     def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """For compute_loss_func: the mean over all samples of an accumulated batch, not over this part of it."""
@@ -46,10 +51,24 @@ class ClamCallback(TrainerCallback):
                 "the batch has no labels. The Trainer drops columns that the model's forward does not take: set "
                 "label_names=['labels'] in TrainingArguments, and name the column so."
             )
-        loss = self.weighter(outputs["logits"] if isinstance(outputs, dict) else outputs[0], labels)
-        return loss if num_items_in_batch is None else loss * len(labels) / num_items_in_batch
+        loss = self.weighter(outputs, labels)
+        return (
+            loss
+            if num_items_in_batch is None
+            else loss * (labels != self.weighter.ignore_index).sum() / num_items_in_batch
+        )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        smoothing = args.label_smoothing_factor
+        if smoothing and smoothing != self.weighter.label_smoothing:
+            raise ClamkitError(
+                f"label_smoothing_factor={smoothing} has no effect on a loss that the Trainer is given: build the "
+                f"weighter with label_smoothing={smoothing}, or leave the factor out."
+            )
+        if self._first is None:
+            self._first = copy.deepcopy(self.weighter.state_dict())
+        elif not state.global_step:
+            self.weighter.load_state_dict(self._first)
         self.weighter.forget()
         if KEY in state.stateful_callbacks:
             load_weighter_state(self.weighter, state.stateful_callbacks[KEY])

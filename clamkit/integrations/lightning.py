@@ -10,8 +10,11 @@ Trainer(callbacks=[clam]).fit(module, loader)
 
 from __future__ import annotations
 
+import copy
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from clamkit.errors import ClamkitError
@@ -24,28 +27,61 @@ except ImportError as error:
     raise missing("lightning") from error
 
 
+class Loss:
+    """`clam.loss`, which may be one of a module's `save_hyperparameters()`.
+
+    A checkpoint holds its name alone, which resuming (`weights_only`) may read; only the callback holds the weights.
+    """
+
+    def __init__(self, weighter: Weighter | None = None):
+        self.weighter = weighter
+
+    def __call__(self, logits: Any, y: Tensor, group: Tensor | None = None) -> Tensor:
+        if self.weighter is None:
+            raise ClamkitError(
+                "this loss was read from a checkpoint, which does not hold its weights: give the module a new one, "
+                "load_from_checkpoint(..., loss=clam.loss)."
+            )
+        return self.weighter(logits, y, group)
+
+    def __reduce__(self) -> tuple:
+        return Loss, ()
+
+    def __deepcopy__(self, memo: dict) -> Loss:
+        return Loss(copy.deepcopy(self.weighter, memo))
+
+
+torch.serialization.add_safe_globals([Loss])
+ForkingPickler.register(
+    Loss, lambda loss: (Loss, (loss.weighter,))
+)  # to processes that Lightning starts, it goes whole
+
+
 class ClamCallback(Callback):
     """Counts the training batches, moves the class weights after each epoch, keeps both in the checkpoints.
 
     The weights move with the epoch's last batch, before validation, so that a checkpoint written there has them.
-    An epoch that max_steps cuts short makes no step.
+    An epoch that max_steps cuts short makes no step. A new Trainer begins with the weights of the first one, unless it
+    resumes.
     """
 
     def __init__(self, weighter: Weighter):
         self.weighter = weighter
+        self._first: dict[str, Tensor] | None = None  # the state with which the first training began
 
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+    @property
+    def loss(self) -> Loss:
         """The loss of a batch. In training_step the batch is counted, in validation and test steps it is not."""
-        return self.weighter(logits, y)
+        return Loss(self.weighter)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if trainer.world_size > 1 and self.weighter in pl_module.modules():
-            raise ClamkitError(
-                "the weighter is a part of the module, where DistributedDataParallel overwrites its counts: give the "
-                "module clam.loss instead."
-            )
-        if stage == "fit":
-            self.weighter.forget()
+        if stage != "fit":
+            return
+        if self._first is None:
+            self._first = copy.deepcopy(self.weighter.state_dict())
+        elif not trainer.global_step:
+            self.weighter.load_state_dict(self._first)
+        self.weighter.forget()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

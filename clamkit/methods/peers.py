@@ -20,7 +20,7 @@ from torch import Tensor
 from clamkit import paths
 from clamkit.checks import fraction, positive, step_size
 from clamkit.errors import ClamkitError, unknown
-from clamkit.methods.weighters import Weighter
+from clamkit.methods.criterion import Weighter
 from clamkit.theory import update
 from clamkit.theory.sets import normalise
 
@@ -120,6 +120,7 @@ class GroupDRO(Weighter):
     """
 
     shown = ("eta",)
+    moves_every_batch = True
 
     def __init__(self, num_classes: int, eta: float = 0.01, **common: Any):
         super().__init__(num_classes, **common)
@@ -155,6 +156,7 @@ class CFOL(Weighter):
     """
 
     shown = ("gamma", "eta", "acts_on")
+    moves_every_batch = True
     q: Tensor
     drawn: Tensor
 
@@ -176,9 +178,9 @@ class CFOL(Weighter):
         counts = np.ones(num_classes) if sizes is None else checked_sizes(sizes, num_classes)
         self.gamma = positive(fraction(gamma, "gamma"), "gamma", "At 0 a class may never be drawn again.")
         self.eta, self.acts_on = positive(1 / counts.sum() if eta is None else eta, "eta"), acts_on
-        self.shares = counts / counts.sum()
-        self.register_buffer("q", torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
-        self.register_buffer("drawn", torch.from_numpy(self.shares.copy()))  # the probability of each class this epoch
+        self.class_shares = counts / counts.sum()
+        self.keep("q", torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
+        self.keep("drawn", torch.from_numpy(self.class_shares.copy()))  # the probability of each class this epoch
 
     def after_batch(self, y: Tensor, right: Tensor, losses: Tensor) -> None:
         wrong = by_class(y, self.num_classes, ~right).cpu().double().numpy()
@@ -192,7 +194,7 @@ class CFOL(Weighter):
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
         if self.acts_on == "sampling":
-            self.drawn.copy_(torch.from_numpy(normalise(self.weights.numpy() * self.shares)))
+            self.drawn.copy_(torch.from_numpy(normalise(self.weights.numpy() * self.class_shares)))
         return w  # moved already
 
 

@@ -1,6 +1,7 @@
 """CLAM in the Hugging Face Trainer ends with the weights of the plain loop."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -94,6 +95,54 @@ def test_hugging_face_streams_of_unknown_length(tmp_path):
     weighter = CLAM(10)
     hugging_face(tmp_path, weighter, train_data=Stream(), max_steps=2 * IMAGES // BATCH + 1).train()
     assert_same(weighter, plain())  # two passes, and a batch of a third
+
+
+def test_a_second_training_and_a_search_begin_anew(tmp_path):
+    """Else a trial would begin with the class weights that the one before it ended with."""
+    weighter = CLAM(10)
+    trainer = hugging_face(tmp_path, weighter)
+    trainer.train()
+    assert_same(weighter, plain())
+    trainer.model_init = lambda trial=None: Named()
+    trainer.optimizer_cls_and_kwargs = (torch.optim.SGD, {"lr": 0.1})
+    trainer.optimizer = trainer.lr_scheduler = None
+    trainer.args.lr_scheduler_type = "constant"
+    trainer.train()
+    assert_same(weighter, plain())
+
+
+def test_evaluation_loss_is_unweighted(tmp_path):
+    trainer = hugging_face(tmp_path, CLAM(10))
+    trainer.train()
+    images = Images()
+    with torch.no_grad():
+        wanted = torch.nn.functional.cross_entropy(trainer.model(images.x)["logits"], images.y).item()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_label_smoothing_is_honoured_or_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Named, "config", SimpleNamespace(), raising=False)  # with smoothing the Trainer looks at it
+    with pytest.raises(ClamkitError, match="build the weighter with label_smoothing=0.1"):
+        hugging_face(tmp_path, CLAM(10), label_smoothing_factor=0.1).train()
+    trainer = hugging_face(tmp_path, CLAM(10, label_smoothing=0.1), label_smoothing_factor=0.1)
+    trainer.train()
+    images = Images()
+    with torch.no_grad():
+        logits = trainer.model(images.x)["logits"]
+    wanted = torch.nn.functional.cross_entropy(logits, images.y, label_smoothing=0.1).item()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(wanted, rel=1e-4)
+    with pytest.raises(ClamkitError, match="needs a mean"):
+        ClamCallback(CLAM(10, reduction="none"))
+
+
+def test_parts_of_an_accumulated_batch_count_by_their_labels():
+    """As the Trainer calls it: num_items_in_batch are the labels of all parts that are not ignored."""
+    generator = torch.Generator().manual_seed(0)
+    logits, y = torch.randn(6, 10, 3, generator=generator), torch.randint(0, 10, (6, 3), generator=generator)
+    y[0] = y[4, 1] = -100
+    clam = ClamCallback(CLAM(10))
+    parts = [clam.loss({"logits": logits[i : i + 2]}, y[i : i + 2], (y != -100).sum()) for i in (0, 2, 4)]
+    assert sum(parts).item() == pytest.approx(torch.nn.functional.cross_entropy(logits, y).item(), rel=1e-6)
 
 
 @pytest.mark.slow

@@ -1,5 +1,9 @@
 """CLAM in Lightning ends with the weights of the plain loop."""
 
+import copy
+import pickle
+from multiprocessing.reduction import ForkingPickler
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +16,7 @@ pytest.importorskip("lightning", reason="lightning is not installed: pip install
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 
 from clamkit.integrations.lightning import ClamCallback
 
@@ -88,6 +93,73 @@ def test_lightning_checkpoint_in_the_middle_of_an_epoch_has_its_counts(tmp_path)
     assert sum(saved["seen"]) == 4 * BATCH
     assert saved["weights"] == weighter.weights.tolist()
     assert saved["epoch"] == 1
+
+
+class Saved(pl.LightningModule):
+    """A module with its loss among its hyperparameters."""
+
+    def __init__(self, loss=None, width=16):
+        super().__init__()
+        self.save_hyperparameters()
+        self.model, self.loss = Model(), loss
+
+    def training_step(self, batch, _):
+        x, y = batch
+        return self.loss(self.model(x), y)
+
+    def configure_optimizers(self):
+        return sgd(self.model)
+
+
+def fit(folder, clam, module, epochs=EPOCHS, resume=None):
+    keep = ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
+    trainer = pl.Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        callbacks=[clam, keep],
+        logger=CSVLogger(folder),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        max_epochs=epochs,
+    )
+    trainer.fit(module, loader(), ckpt_path=resume)
+
+
+def test_the_loss_among_saved_hyperparameters_resumes(tmp_path):
+    clam = ClamCallback(CLAM(10))
+    fit(tmp_path, clam, Saved(clam.loss), epochs=1)
+    again = ClamCallback(CLAM(10))
+    fit(tmp_path, again, Saved(again.loss), resume=tmp_path / "epoch=0.ckpt")
+    assert_same(again.weighter, plain())
+    read = Saved.load_from_checkpoint(tmp_path / "epoch=0.ckpt", weights_only=True)
+    with pytest.raises(ClamkitError, match="read from a checkpoint"):
+        read.loss(torch.zeros(1, 10), torch.zeros(1, dtype=torch.long))
+    given = Saved.load_from_checkpoint(tmp_path / "epoch=0.ckpt", loss=again.loss, weights_only=True)
+    given.loss(torch.zeros(1, 10), torch.zeros(1, dtype=torch.long))
+
+
+def test_the_loss_goes_whole_to_other_processes_and_into_copies():
+    clam = ClamCallback(CLAM(10))
+    clam.weighter.step(accuracy=[0.1] * 9 + [0.9])
+    callback, loss = pickle.loads(ForkingPickler.dumps((clam, clam.loss)))
+    assert loss.weighter is callback.weighter
+    assert torch.equal(loss.weighter.weights, clam.weighter.weights)
+    assert torch.equal(copy.deepcopy(clam.loss).weighter.weights, clam.weighter.weights)
+
+
+def test_a_new_trainer_begins_anew(tmp_path):
+    clam = ClamCallback(CLAM(10))
+    for _ in range(2):
+        fit(tmp_path, clam, Saved(clam.loss))
+        assert_same(clam.weighter, plain())
+
+
+def test_the_weighter_may_be_a_part_of_the_module(tmp_path):
+    weighter = CLAM(10)
+    clam = ClamCallback(weighter)
+    fit(tmp_path, clam, Saved(weighter), epochs=1)  # the criterion itself as loss
+    saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=False)
+    assert torch.equal(saved["state_dict"]["loss.weights"], weighter.weights)
 
 
 def test_lightning_refuses_soft_labels(tmp_path):

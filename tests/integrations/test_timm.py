@@ -35,6 +35,54 @@ def test_criterion_in_a_timm_loop():
     assert top1.avg > 20
 
 
+def test_label_smoothing_is_timms():
+    from timm.loss import LabelSmoothingCrossEntropy
+
+    x, y = next(iter(loader()))
+    logits = Model()(x)
+    wanted = LabelSmoothingCrossEntropy(0.1)(logits, y)
+    assert CLAM(10, label_smoothing=0.1)(logits, y).item() == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_as_a_part_of_the_model_it_is_in_timms_checkpoints(tmp_path):
+    """--resume of timm's train.py: its saver, its EMA, its reader."""
+    from timm.models import resume_checkpoint
+    from timm.utils import CheckpointSaver, ModelEmaV3
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = Model()
+
+        def forward(self, x):
+            return self.layers(x)
+
+    def build():
+        model = Network()
+        model.clam = CLAM(10)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def epoch(model, optimizer):
+        model.train()
+        for x, target in loader():
+            optimizer.zero_grad()
+            model.clam(model(x), target).backward()
+            optimizer.step()
+        model.clam.step()
+
+    model, optimizer = build()
+    average = ModelEmaV3(model)
+    saver = CheckpointSaver(model, optimizer, checkpoint_dir=str(tmp_path), recovery_dir=str(tmp_path))
+    epoch(model, optimizer)
+    average.update(model)
+    saver.save_checkpoint(0, metric=1.0)
+    again, optimizer = build()
+    resume_checkpoint(again, str(tmp_path / "last.pth.tar"), optimizer)
+    assert torch.equal(again.clam.weights, model.clam.weights)
+    epoch(again, optimizer)
+    assert_same(again.clam, plain())
+
+
 def test_mixup_labels_are_refused():
     from timm.data import Mixup
 

@@ -149,7 +149,7 @@ def test_bad_choices_of_weights(memory_run, tmp_path):
         Fixed(3, [1, 2, 3], "mean")
     with pytest.raises(ClamkitError, match="unknown choice of weights_of 'best'"):
         Fixed(2, memory_run(np.full((1, 2), 0.5)), "best")
-    with pytest.raises(ClamkitError, match=r"class_weights=3.0: give a number for each class"):
+    with pytest.raises(ClamkitError, match=r"class_weights=3.0 is not allowed: give a number for each class"):
         RunConfig(class_weights=3.0)
     (tmp_path / "w.json").write_text('{"a": 1}')
     with pytest.raises(ClamkitError, match="cannot be read"):

@@ -225,8 +225,9 @@ def test_counts_are_summed_over_ranks():
         (lambda w: w.step(), "nothing to go by"),
         (lambda w: w.step(accuracy=[0.5] * 4), "each of 5 classes"),
         (lambda w: w.step(accuracy=[0.5, 0.5, 0.5, 0.5, 50]), "fractions from 0 to 1"),
-        (lambda w: w.step(accuracy=[0.5, 0.5, 0.5, 0.5, float("nan")]), "class 4 is nan"),
+        (lambda w: w.step(accuracy=[0.5, 0.5, 0.5, 0.5, float("inf")]), "class 4 is inf"),
         (lambda w: w.step(accuracy=[0.5] * 5, loss=[-1.0] * 5), "numbers ≥ 0"),
+        (lambda w: w.step(accuracy=[0.5] * 5, loss=[float("inf")] * 5), "finite numbers ≥ 0"),
     ],
 )
 def test_bad_calls(call, message):

@@ -1,0 +1,323 @@
+"""The min player as a criterion: `loss = w(logits, y)` for each batch, `w.step()` after the epoch.
+
+Where loss and count part ways two calls do it: `w.loss(logits, y)` and `w.observe(logits, y)`. So it is where one batch
+goes through the network more than once, which must not count it twice: the closure of LBFGS, the second pass of SAM,
+what activation checkpointing computes again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from clamkit.checks import fraction
+from clamkit.errors import ClamkitError, unknown
+from clamkit.methods.losses import WHOLE, as_logits, check_range, checked_labels, cross_entropy, predicted
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Weighter(nn.Module):
+    """A criterion like `nn.CrossEntropyLoss` that counts what the model gets right in each class and weighs by it.
+
+    label_smoothing, reduction, ignore_index   as in torch; the mean is over samples, never divided by summed weights
+    start_epoch  how many epochs the weights stay equal
+    loss         a loss of one's own, (logits, labels) -> one value for each label
+    sizes        the size (or share) of each class or group: weights are divided by the share, so that each counts by
+                 its weight and not by its weight times how many samples it has
+
+    After eval(), and without gradients, a call gives the plain unweighted loss and counts nothing: a fixed yardstick.
+    With `group=` weights and counts are those of any other partition than the classes: build it for that many groups.
+    `weights` are float64, sum to the number of classes, and stay on the CPU whatever the module is moved or cast to;
+    the counts live where the logits are. Neither are buffers: a weighter may be part of a DistributedDataParallel
+    module, which overwrites buffers. Subclasses give `update`, whether it looks at losses (`by_loss`) and, in `shown`,
+    which of their settings describe them.
+    """
+
+    shown: tuple[str, ...] = ()
+    by_loss = False  # the rule moves by class losses, not by accuracies
+    moves_every_batch = False  # in `after_batch`, when a training batch is counted, which comes before its loss
+    keeps_network = False  # whether the network as it was at the last step is the result, unless a later one is
+    weights: Tensor
+    epoch: Tensor
+    correct: Tensor
+    seen: Tensor
+    loss_sum: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        start_epoch: int = 0,
+        loss: Callable[..., Tensor] = cross_entropy,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        sizes: ArrayLike | Tensor | None = None,
+    ):
+        super().__init__()
+        if num_classes < 2:
+            raise ClamkitError(f"num_classes={num_classes}: weighting classes needs at least two.")
+        if start_epoch < 0:
+            raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
+        if reduction not in REDUCTIONS:
+            raise unknown("reduction", reduction, REDUCTIONS)
+        if getattr(loss, "reduction", "none") != "none":
+            raise _one_value_each(f"{loss!r} has reduction={loss.reduction!r}")  # type: ignore[attr-defined]
+        if label_smoothing and loss is not cross_entropy:
+            raise ClamkitError("label_smoothing goes with the cross entropy alone: put it into the loss you give.")
+        self.num_classes, self.start_epoch, self.per_sample_loss = num_classes, start_epoch, loss
+        self.label_smoothing = fraction(label_smoothing, "label_smoothing")
+        self.reduction, self.ignore_index = reduction, ignore_index
+        self.shares = None if sizes is None else _shares(sizes, num_classes)
+        self._kept: list[str] = []
+        self.keep("weights", torch.ones(num_classes, dtype=torch.float64))
+        self.keep("epoch", torch.zeros((), dtype=torch.int64))  # steps made so far
+        self.keep("correct", torch.zeros(num_classes, dtype=torch.int64))
+        self.keep("seen", torch.zeros(num_classes, dtype=torch.int64))
+        self.keep("loss_sum", torch.zeros(num_classes))
+        self._device_weights: Tensor | None = None
+        self._warned = False
+
+    def extra_repr(self) -> str:
+        common = {"start_epoch": 0, "label_smoothing": 0.0, "reduction": "mean", "ignore_index": -100}
+        changed = [name for name, usual in common.items() if getattr(self, name) != usual]
+        named = [f"{name}={getattr(self, name)!r}" for name in (*self.shown, *changed)]
+        return ", ".join([str(self.num_classes), *named])
+
+    # state: in `state_dict` like buffers, but left where it is by `.to()`, `.half()` and DistributedDataParallel
+
+    def keep(self, name: str, value: Tensor) -> None:
+        """A tensor that is part of the state, as `register_buffer` makes one."""
+        setattr(self, name, value)
+        self._kept.append(name)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.update({prefix + name: getattr(self, name) for name in self._kept})
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list, unexpected: list, errors: list
+    ) -> None:
+        own = {prefix + name: getattr(self, name) for name in self._kept}
+        others = {key: value for key, value in state_dict.items() if key not in own}
+        super()._load_from_state_dict(others, prefix, metadata, strict, missing, unexpected, errors)
+        missing += [key for key in own if key not in state_dict]
+        wrong = [key for key in own if key in state_dict and state_dict[key].shape != own[key].shape]
+        errors += [f"{key} has shape {tuple(state_dict[key].shape)}, not {tuple(own[key].shape)}." for key in wrong]
+        if not wrong:
+            for key in own.keys() & state_dict.keys():
+                own[key].copy_(state_dict[key])
+        self._device_weights = None
+
+    # loss and counts
+
+    def forward(self, input: Any, target: Tensor, group: Tensor | None = None) -> Tensor:
+        """The weighted loss of a training batch, which is counted; after eval() or without gradients the plain loss.
+
+        input   logits [B, C, …], or a model's output that has them as `logits`, "logits" or in the first place
+        target  class numbers [B, …]
+        group   the group of each label where the weights are those of groups; C is then free
+        """
+        logits, y, index, valid = self._checked(input, target, group)
+        each = self._each(logits, y)
+        if self.training and torch.is_grad_enabled():
+            own = type(self)._each is not Weighter._each
+            plain = self.per_sample_loss is cross_entropy and not self.label_smoothing and not own
+            self._count(logits, y, index, valid, each if plain else None)
+            each = each * self.batch_weights(index)
+        return self._reduced(each, valid)
+
+    def loss(self, logits: Any, y: Tensor, group: Tensor | None = None) -> Tensor:
+        """The weighted loss alone, whatever the mode; nothing is counted."""
+        logits, y, index, valid = self._checked(logits, y, group)
+        return self._reduced(self._each(logits, y) * self.batch_weights(index), valid)
+
+    def plain_loss(self, logits: Any, y: Tensor) -> Tensor:
+        """The loss without weights; nothing is counted."""
+        logits, y, _, valid = self._checked(logits, y, None)
+        return self._reduced(self._each(logits, y), valid)
+
+    def batch_weights(self, index: Tensor) -> Tensor:
+        """The weight of each sample of a batch, by its class or group."""
+        return self._weights_on(index.device).take(index)
+
+    def observe(self, logits: Any, y: Tensor, group: Tensor | None = None) -> None:
+        """Count one training batch. Call it once for each batch, not for evaluation batches."""
+        self._count(*self._checked(logits, y, group))
+
+    def sample_weights(self, y: Any) -> Any:
+        """The weight of each sample's class (or group), on the device of y; 0 where y is `ignore_index`.
+
+        An array gives an array: `model.fit(x, y, sample_weight=w.sample_weights(y))` in sklearn.
+        """
+        index = torch.as_tensor(y)
+        if index.dtype not in WHOLE:
+            raise ClamkitError(f"labels of type {index.dtype} are not class numbers: give whole numbers.")
+        index = index.long()
+        check_range(index, self.num_classes, "label", self.ignore_index)
+        valid = index != self.ignore_index
+        found = self._weights_on(index.device).take(index * valid) * valid
+        return found if isinstance(y, Tensor) else found.numpy()
+
+    def _checked(self, output: Any, y: Any, group: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """(logits, labels, whose weight each takes, which labels count); None: all. What does not count has label 0."""
+        logits = as_logits(output)
+        y, valid = checked_labels(logits, y, self.num_classes if group is None else None, self.ignore_index)
+        if group is None:
+            return logits, y, y, valid
+        if group.shape != y.shape or group.dtype not in WHOLE:
+            raise ClamkitError(
+                f"groups of type {group.dtype} and shape {tuple(group.shape)} do not fit labels of shape "
+                f"{tuple(y.shape)}: give one whole number for each label."
+            )
+        group = group.long() if valid is None else group.long() * valid
+        check_range(group, self.num_classes, "group")
+        return logits, y, group, valid
+
+    def _each(self, logits: Tensor, y: Tensor) -> Tensor:
+        if self.per_sample_loss is cross_entropy:
+            return cross_entropy(logits, y, label_smoothing=self.label_smoothing)
+        each = self.per_sample_loss(logits, y)
+        if each.shape != y.shape:
+            raise _one_value_each(f"the loss given gave shape {tuple(each.shape)} for {tuple(y.shape)}")
+        return each
+
+    def _weights_on(self, device: torch.device) -> Tensor:
+        if self._device_weights is None or self._device_weights.device != device:
+            weights = self.weights if self.shares is None else self.weights / (self.num_classes * self.shares)
+            self._device_weights = weights.float().to(device)
+        return self._device_weights
+
+    def _count(
+        self, logits: Tensor, y: Tensor, index: Tensor, valid: Tensor | None, each: Tensor | None = None
+    ) -> None:
+        """Count a batch; `each` is its cross entropy where that is known already."""
+        if self.seen.device != y.device:
+            self.correct, self.seen = self.correct.to(y.device), self.seen.to(y.device)
+            self.loss_sum = self.loss_sum.to(y.device)
+        logits = logits.detach()
+        each, hit = cross_entropy(logits, y) if each is None else each.detach(), predicted(logits) == y
+        if valid is not None:
+            each, hit = each.masked_fill(~valid, 0), hit & valid
+        if y.ndim > 1:
+            index, each, hit = index.flatten(), each.flatten(), hit.flatten()
+        self.seen.index_add_(0, index, torch.ones_like(index) if valid is None else valid.long().flatten())
+        self.correct.index_add_(0, index, hit.long())
+        self.loss_sum.index_add_(0, index, each)
+        if self.training and self.moves_every_batch and self.epoch >= self.start_epoch:
+            self.after_batch(index, hit, each)
+
+    def after_batch(self, index: Tensor, right: Tensor, losses: Tensor) -> None:
+        """For rules that move every batch: the class or group of each sample, whether it was right, and its loss."""
+
+    def set_weights(self, w: np.ndarray) -> None:
+        """The weights as n·w, w a distribution."""
+        self.weights.copy_(torch.from_numpy(w * self.num_classes))
+        self._device_weights = None
+
+    def _reduced(self, each: Tensor, valid: Tensor | None) -> Tensor:
+        """`reduction` over what counts. The mean over nothing, an empty batch, is 0 and not nan."""
+        if valid is not None:
+            each = each.masked_fill(~valid, 0)
+        if self.reduction == "none":
+            return each
+        if self.reduction == "sum" or not each.numel():
+            return each.sum()
+        return each.mean() if valid is None else each.sum() / valid.sum().clamp_min(1)
+
+    def totals(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(correct, seen, loss_sum) since the last step, summed over all ranks: every rank must call it."""
+        counts, loss_sum = torch.stack([self.correct, self.seen]), self.loss_sum.clone()
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(counts)
+            dist.all_reduce(loss_sum)
+        return *counts.cpu(), loss_sum.cpu()
+
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        """(accuracy, mean cross entropy) of each class since the last step, over all ranks; nan where unseen."""
+        correct, seen, loss_sum = (total.numpy() for total in self.totals())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return correct / seen, loss_sum.astype(np.float64) / seen
+
+    def step(self, *, accuracy: ArrayLike | Tensor | None = None, loss: ArrayLike | Tensor | None = None) -> None:
+        """Move the weights by the counted accuracies and losses, or by the ones given; then count anew.
+
+        nan stands for a class that was not seen: it keeps its weight.
+        """
+        if self.by_loss and accuracy is not None and loss is None:
+            raise ClamkitError(
+                f"{type(self).__name__} moves by the losses of the classes, not by their accuracies: give "
+                "step(accuracy=..., loss=...), or let it count the training batches."
+            )
+        counted_accuracy, counted_loss = self.counted()
+        v = counted_accuracy if accuracy is None else self._given(accuracy, "accuracy", 1.0)
+        losses = counted_loss if loss is None else self._given(loss, "loss", np.finfo(np.float64).max)
+        w = self.weights.numpy() / self.num_classes
+        seen = ~np.isnan(losses if self.by_loss else v)
+        if not seen.any():
+            raise ClamkitError(
+                "step() has nothing to go by: no training batch was counted. Take the training loss from the weighter "
+                "(or from the loss of its callback), call observe(), or give accuracy=."
+            )
+        if not seen.all() and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{(~seen).sum()} of {self.num_classes} classes had no sample this epoch (first: class "
+                f"{np.flatnonzero(~seen)[0]}); they keep their weight.",
+                stacklevel=2,
+            )
+        self.epoch += 1
+        if self.epoch > self.start_epoch:
+            share = w[seen].sum()  # the seen classes play among themselves for the mass they hold
+            w[seen] = share * self.update(w[seen] / share, v[seen], losses[seen], share)
+            self.set_weights(w)
+        self.forget()
+
+    def forget(self) -> None:
+        """Count anew, without a step."""
+        for count in (self.correct, self.seen, self.loss_sum):
+            count.zero_()
+
+    def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
+        """New distribution over the seen classes, which together hold `share` of all weight."""
+        raise TypeError(f"{type(self).__name__} does not define update()")
+
+    def _given(self, values: ArrayLike | Tensor, name: str, high: float) -> np.ndarray:
+        values = torch.as_tensor(values).detach().cpu().double().numpy()
+        if values.shape != (self.num_classes,):
+            raise ClamkitError(
+                f"{name} has shape {values.shape}: give one number for each of {self.num_classes} classes."
+            )
+        bad = np.flatnonzero(~((values >= 0) & (values <= high) | np.isnan(values)))
+        if bad.size:
+            allowed = "fractions from 0 to 1" if high == 1 else "finite numbers ≥ 0"
+            raise ClamkitError(f"{name} of class {bad[0]} is {values[bad[0]]}: {name} values are {allowed}.")
+        return values
+
+
+def _one_value_each(given: str) -> ClamkitError:
+    return ClamkitError(
+        f"{given}: each sample has a weight of its own, so the loss must give one value for each (reduction='none')."
+    )
+
+
+def _shares(sizes: ArrayLike | Tensor, num_classes: int) -> Tensor:
+    """Sizes or shares of the classes as shares that sum to 1."""
+    found = torch.as_tensor(sizes).detach().cpu().double()
+    if found.shape != (num_classes,) or not bool(((found > 0) & found.isfinite()).all()):
+        raise ClamkitError(
+            f"sizes={sizes!r} do not fit: give the number of samples, or the share, of each of {num_classes} classes "
+            "or groups, all above 0."
+        )
+    return found / found.sum()
