@@ -53,10 +53,10 @@ def checked_accuracies(acc: ArrayLike, classes: Any = None, rows: Sequence[str] 
 
 
 def tail_size(num_classes: int, tail: float = TAIL) -> int:
-    """How many classes make a tail: the rounded share, at least one (10 classes: 1)."""
+    """How many classes make a tail: the share, a half rounded up, at least one (10 classes: 1; 25: 3)."""
     if not 0 < tail <= 1:
         raise ClamkitError(f"tail={tail} is not a share of the classes: it must lie in (0, 1].")
-    return max(1, round(tail * num_classes))
+    return max(1, int(round(tail * num_classes, 9) + 0.5))  # 9 digits: 0.29 · 50 is meant to be 14.5
 
 
 def fairness(acc: ArrayLike, tail: float = TAIL) -> pd.Series:

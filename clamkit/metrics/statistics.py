@@ -227,9 +227,16 @@ def wilson(right: ArrayLike, seen: ArrayLike, confidence: float = 0.95) -> tuple
 
 
 def sampling_std(right: ArrayLike, seen: ArrayLike) -> float:
-    """The std over classes that comes from the number of images alone: √ mean of v(1 − v)/n."""
-    v = np.asarray(right) / np.asarray(seen)
-    return float(np.sqrt(np.mean(v * (1 - v) / np.asarray(seen))))
+    """The std over classes that comes from the number of images alone: √ mean of v(1 − v)/(n − 1).
+
+    That is unbiased for the variance of v. One image tells nothing of its class's own: it takes v̄(1 − v̄), v̄ the mean
+    over the classes.
+    """
+    seen = np.asarray(seen)
+    v = np.asarray(right) / seen
+    alone = seen == 1
+    variance = np.where(alone, v.mean() * (1 - v.mean()), v * (1 - v) / np.where(alone, 1, seen - 1))
+    return float(np.sqrt(np.mean(variance)))
 
 
 def class_changes(

@@ -88,10 +88,13 @@ def tilted(w: np.ndarray, losses: np.ndarray, gamma: float) -> np.ndarray:
 
 
 def gini(badness: np.ndarray, alpha: float, w_min: float) -> np.ndarray:
-    """w_i ∝ max(α^(rank_i − 1), w_min), rank 1 the largest `badness`: GGF (paper, appendix "Baselines")."""
-    rank = np.empty(len(badness), dtype=np.int64)
-    rank[np.argsort(-badness, kind="stable")] = np.arange(len(badness))
-    return normalise(np.maximum(alpha**rank, w_min))
+    """w_i ∝ max(α^(rank_i − 1), w_min), rank 1 the largest `badness`: GGF (paper, appendix "Baselines").
+
+    Equals share their ranks: each gets the mean of the weights of those ranks, so no class gains by its number.
+    """
+    by_rank = np.maximum(alpha ** np.arange(len(badness)), w_min)
+    _, place, count = np.unique(-badness, return_inverse=True, return_counts=True)
+    return normalise((np.add.reduceat(by_rank, np.cumsum(count) - count) / count)[place])
 
 
 def star_adapted(w: np.ndarray, losses: np.ndarray, alpha: float, k: int) -> np.ndarray:

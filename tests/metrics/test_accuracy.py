@@ -2,6 +2,7 @@
 
 import os
 import re
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import numpy as np
@@ -80,9 +81,24 @@ def test_fairness_is_symmetric_and_ordered(acc, random):
         assert got["decile_range"] == got["range"]
 
 
-@pytest.mark.parametrize(("classes", "size"), [(2, 1), (10, 1), (100, 10), (1000, 100), (8142, 814)])
+@pytest.mark.parametrize(
+    ("classes", "size"),
+    [
+        *((n, 1) for n in range(2, 15)),
+        *((n, 10) for n in (95, 100, 104)),
+        *((15, 2), (24, 2), (25, 3), (35, 4), (40, 4), (45, 5), (1000, 100), (8142, 814)),
+    ],
+)
 def test_tail_size(classes, size):
     assert metrics.tail_size(classes) == size
+
+
+def test_half_a_class_more_makes_the_tail_larger():
+    """Against decimal arithmetic: 0.29 · 50 is 14.5 and not the 14.499… of floats."""
+    for percent in range(1, 101):
+        for classes in range(2, 200):
+            exact = (Decimal(percent) / 100 * classes).quantize(Decimal(1), ROUND_HALF_UP)
+            assert metrics.tail_size(classes, percent / 100) == max(1, int(exact))
 
 
 @pytest.mark.parametrize("tail", [0, -0.1, 1.1, np.nan])

@@ -211,3 +211,21 @@ def test_sampling_std_is_what_a_simulation_gives():
     assert metrics.sampling_std(drawn[0], np.full(40, 50)) == pytest.approx(
         (drawn / 50).std(axis=1, ddof=1).mean(), rel=0.1
     )
+
+
+@pytest.mark.parametrize("images", [2, 3, 10])
+def test_sampling_std_is_unbiased_however_few_images_there_are(images):
+    """Over all counts, each with its probability, the variance it reports is that of the accuracy: p(1 − p)/n."""
+    p = 0.7
+    chances = [comb(images, k) * p**k * (1 - p) ** (images - k) for k in range(images + 1)]
+    found = sum(chance * metrics.sampling_std([k], [images]) ** 2 for k, chance in enumerate(chances))
+    assert found == pytest.approx(p * (1 - p) / images)
+
+
+def test_sampling_std_with_one_image_a_class_is_the_std_there_is():
+    right = np.random.default_rng(0).random(500) < 0.8
+    found = metrics.sampling_std(right, np.ones(500, dtype=int))
+    assert found == pytest.approx(right.std(), abs=1e-12)
+    assert metrics.sampling_std([1, 0, 8], [1, 1, 10]) == pytest.approx(
+        np.sqrt((2 * 0.6 * 0.4 + 0.8 * 0.2 / 9) / 3)  # the mean accuracy is 0.6
+    )

@@ -57,18 +57,18 @@ def tilted(w, losses, gamma):
 
 
 def gini(badness, alpha, w_min):
-    """Rank 1 is the worst; of equals the first comes first."""
+    """Rank 1 is the worst; equals take the mean over all the orders in which they could stand."""
     raw = []
-    for i, bad in enumerate(badness):
-        before = sum(other > bad for other in badness) + sum(other == bad for other in badness[:i])
-        raw.append(max(alpha**before, w_min))
+    for bad in badness:
+        before, equal = sum(other > bad for other in badness), sum(other == bad for other in badness)
+        raw.append(sum(max(alpha**rank, w_min) for rank in range(before, before + equal)) / equal)
     return divided_by_sum(raw)
 
 
 def star_adapted(w, losses, alpha, k):
     """At mean 1: w·α, the worst tenth + (1 − α)·n/(kK); clip to [½, 2]. For losses without ties."""
     n = len(w)
-    tail = max(1, round(0.1 * n))
+    tail = max(1, (n + 5) // 10)
     threshold = sorted(losses, reverse=True)[tail - 1]
     gain = n / tail / k * (1 - alpha)
     x = [n * wi * alpha + (gain if loss >= threshold else 0) for wi, loss in zip(w, losses, strict=True)]

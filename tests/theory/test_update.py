@@ -274,3 +274,10 @@ def test_maps_that_are_none_are_refused():
         update.into_set(x, LowerBounded(2, 0.1), "relased")
     with pytest.raises(ClamkitError, match="needs bounds on each weight, which RatioBounded does not have"):
         update.into_set(x, RatioBounded(2, 3), "clip")
+
+
+def test_gini_gives_equals_the_mean_of_their_ranks():
+    """Four classes with nothing wrong yet: equal weights, whatever their order; then two equals behind the worst."""
+    assert update.gini(np.zeros(4), 0.5, 0.1).tolist() == [0.25] * 4
+    raw = np.array([0.375, 1, 0.375, 0.125])  # ranks 2 and 3 weigh 0.5 and 0.25
+    assert update.gini(np.array([0.3, 0.9, 0.3, 0.1]), 0.5, 0.1) == pytest.approx(raw / raw.sum())
