@@ -176,6 +176,7 @@ class Weighter(nn.Module):
         y, valid = checked_labels(logits, y, self.num_classes if group is None else None, self.ignore_index)
         if group is None:
             return logits, y, y, valid
+        group = torch.as_tensor(group, device=y.device)
         if group.shape != y.shape or group.dtype not in WHOLE:
             raise ClamkitError(
                 f"groups of type {group.dtype} and shape {tuple(group.shape)} do not fit labels of shape "

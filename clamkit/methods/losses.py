@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from clamkit.errors import ClamkitError
 
@@ -39,7 +40,7 @@ def performance_weighted(logits: Tensor, y: Tensor, *, gamma: float, theta: floa
 
 def predicted(logits: Tensor) -> Tensor:
     """The class of the largest logit, of equals the first. On a CPU by numpy, ten times as fast as torch."""
-    if logits.device.type != "cpu" or torch.compiler.is_compiling():
+    if not logits.is_cpu or is_compiling():
         return logits.argmax(1)
     return torch.from_numpy(logits.float().numpy().argmax(1))
 
@@ -84,7 +85,7 @@ def check_range(index: Tensor, size: int, name: str, ignore_index: int | None = 
 
     Known on CPUs alone: elsewhere it would be waited for, and torch itself stops at numbers out of range.
     """
-    if index.device.type != "cpu" or torch.compiler.is_compiling():
+    if not index.is_cpu or is_compiling():
         return False
     low, high = map(int, index.aminmax()) if index.numel() else (0, 0)
     if low >= 0 and high < size:

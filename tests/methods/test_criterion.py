@@ -352,7 +352,7 @@ def test_groups_of_any_kind_are_weighed_and_counted_like_a_loop():
 def test_groups_that_are_the_classes_change_nothing():
     logits, y = batch()
     one, other = moved(), moved()
-    assert one(logits, y) == other(logits, y, group=y)
+    assert one(logits, y) == other(logits, y, group=y) == moved()(logits, y, group=y.tolist())
     assert all(torch.equal(a, b) for a, b in zip(one.totals(), other.totals(), strict=True))
 
 
