@@ -1,12 +1,14 @@
 """Tests never touch the project's runs, figures or the user's cache."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch.multiprocessing as mp
 
 import clamkit.data.vision  # noqa: F401  before anything that imports torchvision itself, such as Lightning
 from clamkit.engine.config import RunConfig
@@ -88,6 +90,22 @@ class MemoryRun(Run):
     @property
     def test_accuracy(self) -> pd.Series:
         return self.wide("test_accuracy").iloc[-1].rename(self.config.method)
+
+
+@pytest.fixture
+def two_ranks():
+    """two_ranks(work, …) calls work(rank, port, …, results) in two processes; what they put into `results`, by rank."""
+
+    def run(work, *given) -> dict:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        with mp.Manager() as manager:
+            results = manager.dict()
+            mp.spawn(work, args=(port, *given, results), nprocs=2)
+            return dict(results)
+
+    return run
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 import copy
 import io
-import socket
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -496,14 +494,8 @@ def _rank(rank, port, results):
 
 
 @pytest.mark.slow
-def test_counts_inside_a_ddp_module_are_those_of_each_rank():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with mp.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(_rank, args=(port, results), nprocs=2)
-        found = dict(results)
+def test_counts_inside_a_ddp_module_are_those_of_each_rank(two_ranks):
+    found = two_ranks(_rank)
     assert [found[rank][0] for rank in (0, 1)] == [[28] * 5] * 2
     assert [found[rank][1] for rank in (0, 1)] == [[8] * 5, [20] * 5]
     assert found[0][2] == found[1][2]

@@ -2,7 +2,6 @@
 
 import math
 import os
-import socket
 import subprocess
 import sys
 from functools import partial
@@ -12,7 +11,6 @@ import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from clamkit import METHODS, RunConfig, train
 from clamkit.engine.loop import count, set_up
@@ -313,14 +311,9 @@ def _rank(rank, port, name, results):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_BATCH)
-def test_two_ranks_move_as_one(name):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with mp.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(_rank, args=(port, name, results), nprocs=2)
-        (weights, losses), (other_weights, other_losses) = results[0], results[1]
+def test_two_ranks_move_as_one(name, two_ranks):
+    results = two_ranks(_rank, name)
+    (weights, losses), (other_weights, other_losses) = results[0], results[1]
     alone = BY_BATCH[name]()
     whole = [alone(logits.requires_grad_(), y).item() for logits, y in (batch(size=7, seed=seed) for seed in range(3))]
     assert weights == other_weights, "to the bit: ranks never part ways"

@@ -1,13 +1,11 @@
 """The min player: its counts, its loss and its manners inside other people's loops."""
 
-import socket
 import warnings
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 
 from clamkit.errors import ClamkitError
@@ -196,14 +194,8 @@ def _rank(rank, port, results):
 
 
 @pytest.mark.slow
-def test_counts_are_summed_over_ranks():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with mp.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(_rank, args=(port, results), nprocs=2)
-        weights = dict(results)
+def test_counts_are_summed_over_ranks(two_ranks):
+    weights = two_ranks(_rank)
     alone = CLAM(5)
     for rank in range(2):
         alone.observe(*batch(seed=rank, size=20 + 30 * rank))
