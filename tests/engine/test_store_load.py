@@ -18,7 +18,7 @@ from clamkit.engine.config import RunConfig
 from clamkit.engine.store import COLUMNS, RESULTS, RunFolder, RunStore
 from clamkit.errors import ClamkitError
 from clamkit.files import sha256
-from clamkit.methods import weighters
+from clamkit.methods import criterion
 from clamkit.methods.specs import METHODS
 from clamkit.methods.weighters import build_method
 from clamkit.theory.sets import LowerBounded
@@ -146,7 +146,7 @@ def test_labels_of_inaturalist_through_counts_weights_and_metrics(root, monkeypa
     right = rng.random(total) < 0.6
     predicted = np.where(right, y, (y + 1) % n)
     weighter = build_method("clam_kl", "inaturalist2018", n)
-    monkeypatch.setattr(weighters, "cross_entropy", lambda logits, y: torch.ones(len(y)))  # 3.5 billion exponentials
+    monkeypatch.setattr(criterion, "cross_entropy", lambda logits, y: torch.ones(len(y)))  # 3.5 billion exponentials
     logits = torch.zeros(1024, n, dtype=torch.uint8)  # one buffer for all batches: what is 1 is the prediction
     for start in range(0, total, 1024):
         part = torch.from_numpy(predicted[start : start + 1024])
