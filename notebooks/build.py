@@ -143,7 +143,7 @@ Test accuracies after the last epoch: the average, how far the classes lie apart
 assert abs(result["average"] - run.summary["average"]) < 1e-12
 result.round(3).to_frame(config.method).T'''),
     ("output", '''(100 * run.test_accuracy.sort_values()).round(1).head(10).to_frame("test accuracy %, worst first").T'''),
-    ("markdown", """The folder of the run holds `config.json`, `history.parquet` (weight and accuracies of each epoch and class), `predictions.parquet`, `summary.json` and the checkpoint. `clamkit.RunStore().frame()` reads all runs into one table."""),
+    ("markdown", """The folder of the run holds `config.json`, `history.parquet` (weight and accuracies of each epoch and class), `predictions.parquet`, `logits.npz` (of test and held-out images), `summary.json` and the checkpoint. `clamkit.RunStore().frame()` reads all runs into one table."""),
 ]  # fmt: skip
 TAGS = {"parameters": ["parameters"], "output": ["nbval-ignore-output"], "code": []}
 
