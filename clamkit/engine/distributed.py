@@ -6,6 +6,7 @@ batch. Together they see each image once whatever their number, so a run may go 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ def group(device: torch.device) -> Iterator[torch.device]:
             "The same torchrun command, with any number of processes, goes on from the last checkpoint."
         ) from error
     finally:
+        gc.collect()  # whoever still holds the group, or its threads may outlive the interpreter
         dist.destroy_process_group()
 
 

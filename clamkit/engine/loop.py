@@ -72,6 +72,7 @@ def train(
                 distributed.main_process_first(lambda: run.claim(config) if distributed.rank() == 0 else None)
                 if not run.done:
                     _train(run, config, state, progress, watch)
+            del state  # what averages its gradients goes before the group of processes does
     return run
 
 
