@@ -92,6 +92,17 @@ class MemoryRun(Run):
         return self.wide("test_accuracy").iloc[-1].rename(self.config.method)
 
 
+@pytest.fixture(params=["copy", "paper"])
+def source(request) -> Path:
+    """The LaTeX of the paper's tables: our copy of them, and the paper itself where it is at hand."""
+    if request.param == "copy":
+        return ROOT / "tests" / "lab" / "paper_tables.tex"
+    path = Path(os.environ.get("CLAMKIT_SHARED") or ROOT.parent / "shared") / "paper" / "clam.tex"
+    if not path.is_file():
+        pytest.skip(f"the paper's LaTeX is not at {path}: set CLAMKIT_SHARED")
+    return path
+
+
 @pytest.fixture
 def two_ranks():
     """two_ranks(work, …) calls work(rank, port, …, results) in two processes; what they put into `results`, by rank."""

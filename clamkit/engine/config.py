@@ -149,7 +149,8 @@ class RunConfig(BaseModel):
     def _fits_together(self) -> RunConfig:
         if self.crop_bounds and self.augmentation != "crop":
             raise ClamkitError(f"crop_bounds are of crops: with augmentation={self.augmentation!r} nothing is cropped.")
-        if self.acts_on == "sampling" and (METHODS[self.method].acts_on == "logits" or self.method == "group_dro"):
+        own = METHODS[self.method]
+        if self.acts_on == "sampling" and (own.acts_on == "logits" or (own.acts_on, own.every) == ("loss", "batch")):
             raise ClamkitError(f"acts_on='sampling' does not go with method {self.method!r}, whose loss is its own.")
         if self.crop_bounds == "weights" and self.draws_by_weights:
             raise ClamkitError("crop_bounds='weights' and acts_on='sampling': the weights act on one of them.")

@@ -1,6 +1,5 @@
 """The paper's numbers against its LaTeX tables."""
 
-import os
 import re
 from pathlib import Path
 
@@ -9,10 +8,6 @@ import pytest
 
 from clamkit.errors import ClamkitError
 from clamkit.lab import paper
-
-SHARED = Path(os.environ.get("CLAMKIT_SHARED") or Path(__file__).resolve().parents[3] / "shared")
-CLAM_TEX = SHARED / "paper" / "clam.tex"
-COPY = Path(__file__).with_name("paper_tables.tex")
 
 FIVE = ["cifar10", "cifar100", "fashion_mnist", "mini_imagenet", "imagenet"]
 EQUITY = ["std", "cov", "range"]
@@ -27,20 +22,6 @@ TABLES = {  # label → our name, and what its columns are
     "fairness metrics iNaturalist2018": ("inaturalist", ["inaturalist2018"], [*EQUITY, "average", "worst", "best"]),
     "fairness metrics ReaL": ("real_labels", ["imagenet_real"], [*EQUITY, "worst"]),
 }
-
-latex = pytest.mark.parametrize(
-    "source",
-    [
-        pytest.param(COPY, id="copy"),
-        pytest.param(
-            CLAM_TEX,
-            id="paper",
-            marks=pytest.mark.skipif(
-                not CLAM_TEX.is_file(), reason=f"the paper's LaTeX is not at {CLAM_TEX}: set CLAMKIT_SHARED"
-            ),
-        ),
-    ],
-)
 
 
 def cells(tabular: str) -> list[list[str]]:
@@ -78,7 +59,6 @@ def parse(source: Path) -> dict[tuple[str, str, str, str], tuple[float, float]]:
     return found
 
 
-@latex
 def test_results_are_the_latex_tables(source):
     printed = parse(source)
     ours = paper.results()

@@ -1,6 +1,5 @@
 """The table of methods: its values against the paper's appendix, its names, and what drives training from it."""
 
-import os
 import re
 from pathlib import Path
 
@@ -14,25 +13,7 @@ from clamkit.methods import losses, peers, weighters
 from clamkit.methods.specs import PAPER_CLASSES, find_method, paper_dataset_like
 from clamkit.methods.weighters import build_method
 
-TESTS = Path(__file__).resolve().parents[1]
-SHARED = Path(os.environ.get("CLAMKIT_SHARED") or TESTS.parents[1] / "shared")
-CLAM_TEX = SHARED / "paper" / "clam.tex"
-COPY = next(TESTS.rglob("paper_tables.tex"))
-
 FIVE = ["cifar10", "cifar100", "fashion_mnist", "mini_imagenet", "imagenet"]
-latex = pytest.mark.parametrize(
-    "source",
-    [
-        pytest.param(COPY, id="copy"),
-        pytest.param(
-            CLAM_TEX,
-            id="paper",
-            marks=pytest.mark.skipif(
-                not CLAM_TEX.is_file(), reason=f"the paper's LaTeX is not at {CLAM_TEX}: set CLAMKIT_SHARED"
-            ),
-        ),
-    ],
-)
 
 
 def hyperparameter_table(source: Path) -> list[list[str]]:
@@ -45,7 +26,6 @@ def hyperparameter_table(source: Path) -> list[list[str]]:
     return [[cell.strip() for cell in row.split("&")] for row in tabular.split(r"\\")]
 
 
-@latex
 def test_values_are_those_of_the_appendix(source):
     names = {r"$\gamma$": "gamma", r"$\theta$": "theta", r"$\alpha$": "alpha", r"$w_{\min}$": "w_min"}
     names["$f$"] = "frequency"
