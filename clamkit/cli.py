@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click.core import ParameterSource
 from rich.console import Console
 
 from clamkit import __version__, paths
+from clamkit.engine import recipes
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
 
 if TYPE_CHECKING:
     from clamkit.engine.store import RunFolder
+    from clamkit.lab.grids import Grid
 
 console = Console(highlight=False, soft_wrap=True)
 app = typer.Typer(
@@ -39,6 +42,9 @@ data_app = typer.Typer(help="Datasets: list, show, get.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 LISTED_RUNS = 100  # that `status` lists one by one; more are counted
+RecipeOption = Annotated[
+    str | None, typer.Option(help=f"settings for a scale, by dataset: {' | '.join(recipes.RECIPES)}")
+]
 RunsOption = Annotated[Path | None, typer.Option("--runs", help="runs folder (default: runs/ in the project)")]
 
 
@@ -113,9 +119,10 @@ def _options(
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The values of a Literal, also inside `Literal[…] | None`."""
+    """The values of a Literal, also inside `Literal[…] | None` and `bool | Literal[…]`."""
     kinds = (annotation, *typing.get_args(annotation))
-    return [value for kind in kinds if typing.get_origin(kind) is typing.Literal for value in typing.get_args(kind)]
+    found = [value for kind in kinds if typing.get_origin(kind) is typing.Literal for value in typing.get_args(kind)]
+    return [*found, "true", "false"] if found and bool in kinds else found
 
 
 def _train_command() -> typing.Callable:
@@ -133,13 +140,21 @@ def _train_command() -> typing.Callable:
         parameters.append(parameter(name, field.default, annotation))
     device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
     parameters += [parameter("runs", None, RunsOption), parameter("device", "auto", device)]
+    parameters += [
+        parameter("recipe", None, RecipeOption),
+        parameter("context", inspect.Parameter.empty, typer.Context),
+    ]
 
-    def command(**options: Any) -> None:
+    def command(context: typer.Context, **options: Any) -> None:
         """Train one run, or go on with it where it stopped.
 
-        Example: clamkit train --method clam --crop-lower-bound 0.3 --epochs 6 --seed 5
+        Examples: clamkit train --method clam --crop-lower-bound 0.3 --epochs 6 --seed 5 · clamkit train --recipe fast
+        --dataset cifar10
         """
-        runs, device = options.pop("runs"), options.pop("device")
+        runs, device, recipe = (options.pop(name) for name in ("runs", "device", "recipe"))
+        if recipe:  # what was typed goes before what it says
+            typed = {k: v for k, v in options.items() if context.get_parameter_source(k) != ParameterSource.DEFAULT}
+            options = recipes.recipe(recipe, options["dataset"]) | typed
         config = RunConfig(**options)  # what is wrong is said before torch is loaded
         from clamkit.engine.loop import train
 
@@ -171,24 +186,30 @@ def sweep_command(
         str | None, typer.Option(help="a Dask scheduler whose workers share the runs folder: tcp://host:8786")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where the runs look first for their dataset")] = None,
+    recipe: RecipeOption = None,
 ) -> None:
     """Run what is missing of a grid, several notebooks side by side, or on a Dask cluster.
 
     Example: clamkit sweep demo --jobs 2
     """
     if dry_run:
-        _show_plan(grid, runs, jobs, rerun)
+        _show_plan(_grid(grid, recipe), runs, jobs, rerun)
     else:
-        finished = _sweep(grid, runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
+        finished = _sweep(_grid(grid, recipe), runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
         _say(f"{len(finished)} runs of {grid} are done here")
 
 
-def _show_plan(grid: str, runs: Path | None, jobs: int | None, rerun: bool) -> None:
-    from clamkit.lab.execution import workers
+def _grid(name: str, recipe: str | None = None) -> Grid:
     from clamkit.lab.grids import Grid
+
+    return Grid.load(name).with_recipe(recipe) if recipe else Grid.load(name)
+
+
+def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> None:
+    from clamkit.lab.execution import workers
     from clamkit.lab.runner import plan
 
-    frame = plan(Grid.load(grid), runs)
+    frame = plan(grid, runs)
     missing = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])]
     for row in missing.itertuples():
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
@@ -203,12 +224,11 @@ def _show_plan(grid: str, runs: Path | None, jobs: int | None, rerun: bool) -> N
     _say(done + (time_left if len(missing) else "nothing left"))
 
 
-def _sweep(grid: str, runs: Path | None, jobs: int | None, **options: Any) -> list[RunFolder]:
-    from clamkit.lab.grids import Grid
+def _sweep(grid: Grid, runs: Path | None, jobs: int | None, **options: Any) -> list[RunFolder]:
     from clamkit.lab.runner import sweep
 
     with _stoppable():
-        finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, **options)
+        finished, failed = sweep(grid, runs=runs, jobs=jobs, **options)
     if failed:
         folder, why = next(iter(failed.items()))
         others = f"; the other {len(finished)} are finished" if finished else ""
@@ -229,7 +249,7 @@ def demo_command(
 
     Example: clamkit demo
     """
-    finished = _sweep("demo", runs, jobs)
+    finished = _sweep(_grid("demo"), runs, jobs)
     from clamkit.apps import demo
 
     saved = demo.save_figures(finished)

@@ -15,7 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.specs import METHODS
 
-MODELS = ("tiny_resnet", "resnet18", "resnet50", "tiny_vit", "vit_small", "vit_base")
+MODELS = (
+    *("tiny_resnet", "resnet18", "resnet50", "tiny_vit", "vit_small", "vit_base"),
+    *("fastnet_small", "fastnet", "fastnet_wide"),
+)
 WITHOUT_EFFECT = {"data_dir", "keep_logits"}  # where it finds its data and what it keeps do not make another run
 STRENGTHS = {"crop": "crop_lower_bound", "jitter": "jitter_strength"}  # the field that says how strong
 
@@ -100,8 +103,12 @@ class RunConfig(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum; as the released code")
     weight_decay: float = Field(5e-4, ge=0, description="as the released code on CIFAR-100; 1e-3 on other small sets")
     schedule: Literal["onecycle", "constant"] | None = Field(None, description="of the rate; default by protocol")
+    bias_lr: float = Field(1.0, gt=0, description="rate of the biases, as a multiple of lr; fastnets like 64")
+    lookahead: float = Field(0.0, ge=0, lt=1, description="every 5 steps the network moves back to its running mean")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")
-    amp: bool = Field(False, description="mixed precision: bfloat16, or float16 on a GPU that lacks it")
+    amp: bool | Literal["auto"] = Field(
+        False, description="mixed precision: bfloat16, or float16 on a GPU that lacks it; auto: where it is faster"
+    )
     compile: bool = Field(False, description="torch.compile the model: pays for long runs on a GPU")
     keep_logits: bool = Field(True, description="logits of test and held-out images; 100 MB at ImageNet's size")
     seed: int = Field(0, ge=0, description="fixes initialisation, order and augmentation")

@@ -19,7 +19,6 @@ from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import (
     TrainingState,
     count,
-    learning_rate,
     load_config_data,
     predict,
     set_up,
@@ -173,19 +172,6 @@ def test_very_short_trainings_have_a_rate(config):
 
 
 # ------------------------------------------------------------------------------------------------- the parts of it
-
-
-def test_learning_rate_is_torchs_one_cycle():
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 1.0, total_steps=50, cycle_momentum=False, final_div_factor=1e5
-    )
-    for step in range(50):
-        assert learning_rate("onecycle", step, 50) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
-        optimizer.step()
-        schedule.step() if step < 49 else None
-    assert learning_rate("constant", 35, 50) == 1.0
 
 
 def a_state(config) -> TrainingState:
@@ -355,7 +341,7 @@ def test_the_engine_plays_as_a_plain_loop_does(small_npz):
 
 @pytest.mark.slow
 def test_float16_scales_the_loss_and_resumes_with_the_same_bits(config, interrupted, monkeypatch, tmp_path, same_bits):
-    monkeypatch.setattr("clamkit.engine.loop.mixed_precision", lambda device: torch.float16)
+    monkeypatch.setattr("clamkit.engine.loop.mixed_precision", lambda device, amp: amp and torch.float16)
     half = config.model_copy(update={"amp": True})
     interrupted(half, 2)
     run = train(half)

@@ -3,7 +3,7 @@
 import pytest
 
 from clamkit import RunConfig, paths
-from clamkit.engine.recipes import paper_recipe
+from clamkit.engine.recipes import recipe
 from clamkit.errors import ClamkitError
 from clamkit.lab import paper
 from clamkit.lab.grids import Grid
@@ -47,7 +47,7 @@ def test_every_grid_is_sound(name):
     assert len(folders) == len(set(folders))
     for config in made_by:
         if name.startswith("paper_"):
-            expected = paper_recipe(config.dataset)
+            expected = recipe("paper", config.dataset)
             assert {key: getattr(config, key) for key in expected} == expected
 
 
