@@ -206,6 +206,7 @@ def _grid(name: str, recipe: str | None = None) -> Grid:
 
 
 def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> None:
+    from clamkit.lab.costs import costs
     from clamkit.lab.execution import workers
     from clamkit.lab.runner import plan
 
@@ -222,6 +223,8 @@ def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> 
         f"{len(frame)} runs, {len(frame) - len(missing)} done, {len(missing)} to do with {side_by_side} side by side: "
     )
     _say(done + (time_left if len(missing) else "nothing left"))
+    if len(missing):
+        _say(costs(grid.configs()[place] for place in missing.index))
 
 
 def _sweep(grid: Grid, runs: Path | None, jobs: int | None, **options: Any) -> list[RunFolder]:

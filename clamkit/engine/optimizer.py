@@ -12,6 +12,7 @@ from clamkit.engine.config import RunConfig
 
 WARM_UP = 0.3  # share of the steps in which the one-cycle rate rises, from 1/25 of the peak; then a cosine to ~0
 START, END = 1 / 25, 1e-5
+LOW, PEAK = 0.2, 0.23  # the triangle's first rate, and the share of the steps at which it is 1; then down to 0
 LOOK_EVERY = 5  # steps between two moves of the lookahead
 
 
@@ -39,9 +40,12 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def learning_rate(schedule: str, step: int, steps: int) -> float:
-    """Share of the peak rate at a step of the whole training: constant, or torch's OneCycleLR as a function."""
+    """Share of the peak rate at a step of the whole training: constant, a triangle, or torch's OneCycleLR."""
     if schedule == "constant":
         return 1.0
+    if schedule == "triangle":
+        done = step / steps
+        return LOW + (1 - LOW) * done / PEAK if done < PEAK else (1 - done) / (1 - PEAK)
     rise = WARM_UP * steps - 1
     if step <= rise:
         return 1 + (START - 1) * (1 + math.cos(math.pi * step / rise)) / 2

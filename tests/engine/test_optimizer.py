@@ -22,6 +22,14 @@ def test_learning_rate_is_torchs_one_cycle():
     assert learning_rate("constant", 35, 50) == 1.0
 
 
+def test_the_triangle_rises_and_falls_in_straight_lines():
+    rates = [learning_rate("triangle", step, 100) for step in range(101)]
+    assert (rates[0], rates[23], rates[100]) == pytest.approx((0.2, 1.0, 0.0))
+    assert max(rates) == rates[23]
+    assert torch.tensor(rates[:24]).diff().diff().abs().max() < 1e-6
+    assert torch.tensor(rates[23:]).diff().diff().abs().max() < 1e-6
+
+
 def test_what_does_not_learn_is_left_out():
     model = build_model("fastnet_small", 10, 1, image_size=28)
     (group,) = build_optimizer(model, RunConfig()).param_groups
