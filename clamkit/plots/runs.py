@@ -2,7 +2,7 @@
 
 The paper's figures and the functions that draw them (helpers: notebooks/helpers/):
 
-1, 2  the game, and the loop of an epoch                      theory.game_picture
+1, 2  the game, and the loop of an epoch                      helpers.theory_figures.game_picture
 3     std and COV over training (appendix: five datasets)     helpers.run_figures.fairness_training
 4     weights, accuracies, gap to Normal (appendix: 2×2)      weight_evolution
 5     CLAM beside APStar (appendix)                           helpers.run_figures.weights_and_accuracies
@@ -15,7 +15,6 @@ Its tables as figures: fairness_over_strength and differences (tables 1 to 4, co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -143,30 +142,6 @@ def class_panels(frames: Mapping[str, pd.DataFrame]) -> Figure:
             axis.yaxis.set_major_formatter(PERCENT)
     order = "worst class first" if few else None
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, title=order)
-    return figure
-
-
-@styled
-def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: str = "crop") -> Figure:
-    """Accuracy of every class against the strength of augmentation, a panel for each method.
-
-    classes: columns method, strength, seed, class_name and test_accuracy, as `lab.tables.final_classes` gives them.
-    """
-    figure, axes = plt.subplots(1, len(methods), figsize=(WIDTH, 3.6), sharey=True, squeeze=False)
-    names = list(classes["class_name"].unique())
-    colours, markers = class_colours(names), dict(zip(names, cycle("o^vPX<>psD"), strict=False))
-    for axis, method in zip(axes[0], methods, strict=True):
-        table = classes[classes["method"] == method].pivot_table(
-            index="strength", columns="class_name", values="test_accuracy", sort=False
-        )
-        for name in names:
-            axis.plot(table[name].sort_index(), color=colours[name], marker=markers[name], mec="none", label=name)
-        axis.set(title=label(method), xlabel=STRENGTH_NAMES[augmentation])
-        axis.yaxis.set_major_formatter(PERCENT)
-        if augmentation == "crop":
-            axis.invert_xaxis()
-    axes[0, 0].set_ylabel("test accuracy")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
     return figure
 
 
