@@ -1,13 +1,12 @@
 """Results that travel without their runs."""
 
-import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from clamkit import RunConfig, RunStore, paths, train
+from clamkit import RunConfig, RunStore, cli, paths, train
 from clamkit.engine.store import RunFolder, as_frame
 from clamkit.errors import ClamkitError
 from clamkit.lab import results
@@ -117,16 +116,14 @@ def test_results_of_the_first_edition_still_read():
         assert averages == pytest.approx(as_frame(runs)["average"].tolist(), abs=1e-6), name
 
 
-def test_the_command(grid, small_npz, tmp_path):
+def test_the_command(grid, small_npz, tmp_path, monkeypatch, capsys):
     path = tmp_path / "small.yaml"
     path.write_text(f"fixed: {{dataset: {small_npz}, epochs: 2}}\naxes: {{seed: [0, 1]}}\n")
     train(grid.configs()[0])
-    code = (
-        "import sys; from pathlib import Path; from clamkit import cli, paths; "
-        f"paths.embedded = lambda: Path({str(tmp_path / 'data')!r}); sys.argv = ['clamkit', 'results', {str(path)!r}]; "
-        "cli.main()"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    monkeypatch.setattr(sys, "argv", ["clamkit", "results", str(path)])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    said = capsys.readouterr().out
     assert said.startswith("1 runs added")
     assert "hold 1 of the 2 runs of small" in said
     assert len(results.rows_of("small")) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clamkit import metrics
 
-fixed = settings(derandomize=True, deadline=None, max_examples=40)
+fixed = settings(derandomize=True, deadline=None, max_examples=15)
 WORDS = ("supported", "the opposite", "not supported", "not decidable")
 
 

@@ -58,7 +58,8 @@ def test_one_picture_is_redrawn(screen, small_npz, tmp_path):
     assert run.history.equals(unwatched.history), "looking changes nothing"
 
 
-def test_each_training_has_its_picture(screen):
+def test_each_training_has_its_picture(screen, monkeypatch):
+    monkeypatch.setattr("clamkit.plots.live.DPI", 20)
     shown, updated = screen
     watch = plots.live_view()
     for _ in range(2):
