@@ -6,11 +6,11 @@ plots.save(plots.training_curves(run), "curves")
 """
 
 from clamkit.plots.images import augmented_images, sample_images
-from clamkit.plots.live import live_view
 from clamkit.plots.runs import (
     class_accuracies,
     differences,
     fairness_over_strength,
+    live_view,
     training_curves,
     weight_evolution,
 )

@@ -8,6 +8,16 @@
 27  weights_and_accuracies, weight_moves (its comparison with APStar)
 28  shot_groups (iNaturalist)
 29  real_labels (ReaL)
+
+The paper's figures and the functions that draw them:
+
+1, 2  the game, and the loop of an epoch                      theory_figures.game_picture
+3     std and COV over training (appendix: five datasets)     fairness_training
+4     weights, accuracies, gap to Normal (appendix: 2×2)      clamkit.plots.weight_evolution
+5     CLAM beside APStar (appendix)                           weights_and_accuracies
+6-10  x-th worst class (appendix: five datasets)              worst_class_curves
+
+Its tables as figures: fairness_over_strength and differences of clamkit.plots (tables 1 to 4, colour jitter).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from clamkit import RunConfig, plots, train
-from clamkit.plots.live import live_png
+from clamkit.plots.runs import live_png
 
 
 class Notebook:
@@ -59,7 +59,7 @@ def test_one_picture_is_redrawn(screen, small_npz, tmp_path):
 
 
 def test_each_training_has_its_picture(screen, monkeypatch):
-    monkeypatch.setattr("clamkit.plots.live.DPI", 20)
+    monkeypatch.setattr("clamkit.plots.runs.LIVE_DPI", 20)
     shown, updated = screen
     watch = plots.live_view()
     for _ in range(2):
