@@ -158,15 +158,16 @@ def test_files_stay_small(capsys):
     """The plan is a core of about 3,000 lines and a package of about 7,000 (first edition: 3,900 and 8,551).
 
     Reached were 3,690 with the ground floor, and 7,160; class biases, peers, held-out images, sampling and a criterion
-    that takes what others take came after it. Further additions are paid for by cuts.
+    that takes what others take came after it (8,470), and what one notebook alone uses went beside it. The limits are
+    what is reached: further additions are paid for by cuts.
     """
     lines = {module: len(source.splitlines()) for module, source in SOURCES.items()}
     core = sum(count for module, count in lines.items() if folder_of(module) in CORE)
     with capsys.disabled():
         print(f"\nlines: core {core}, package {sum(lines.values())}")
     assert {module: count for module, count in lines.items() if count > 400} == {}
-    assert core < 5_000
-    assert sum(lines.values()) < 8_500
+    assert core <= 4_950
+    assert sum(lines.values()) <= 7_900
 
 
 # -------------------------------------------------------------------------------------------------------- pins
