@@ -1,4 +1,4 @@
-"""What one notebook alone needs: its figures and its computations. Notebooks say `from helpers import run_figures`.
+"""What one notebook alone needs, or those on one subject: figures and computations. `from helpers import run_figures`.
 
 theory_figures  notebooks 00 to 03 and 30: the triangle, the game in one picture, regrets and bounds
 players         notebooks 01 and 03: max players, the paper's Theorem 1
