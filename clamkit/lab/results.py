@@ -97,12 +97,6 @@ class CommittedRun(Run):
         final = last[FINAL] if FINAL in last and last[FINAL].notna().any() else last["test_accuracy"]
         return pd.Series(final.to_numpy(), index=self.class_names, name=self.config.method)
 
-    @property
-    def predictions(self) -> pd.DataFrame:
-        raise ClamkitError(
-            "committed results carry no predictions: train the run here (`make demo`, `clamkit train`) to see them."
-        )
-
 
 def committed_runs(grid: str) -> Iterator[CommittedRun]:
     """The committed runs of a grid, in the order of their names."""
