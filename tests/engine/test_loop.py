@@ -58,9 +58,9 @@ def test_run_folder_and_its_content(config, tmp_path):
     assert frame.loc[0, "average"] == pytest.approx(again.mean())
 
 
-def test_weights_follow_the_recorded_accuracies(config):
+def test_weights_follow_the_recorded_accuracies(config, whole):
     """The recorded weights are the paper's update applied to the recorded accuracies."""
-    run = train(config)
+    run = whole(config)
     w = np.full(3, 1 / 3)
     for epoch in range(1, 4):
         assert run.wide("weight").loc[epoch].to_numpy() / 3 == pytest.approx(w, abs=1e-12)
@@ -72,9 +72,9 @@ def test_weights_follow_the_recorded_accuracies(config):
         w = x
 
 
-def test_seeds_fix_everything(config, tmp_path, same_bits):
-    first, second = train(config, runs=tmp_path / "a"), train(config, runs=tmp_path / "b")
-    same_bits(first, second)
+def test_seeds_fix_everything(config, tmp_path, same_bits, whole):
+    first = train(config, runs=tmp_path / "a")
+    same_bits(first, whole(config))
     other = train(config.model_copy(update={"seed": 4}), runs=tmp_path / "a")
     assert not other.history.equals(first.history)
     state = torch.random.get_rng_state()
