@@ -59,6 +59,13 @@ def test_a_committed_run_is_not_run_again(grid, tmp_path):
     assert len(finished) == 2
 
 
+def test_a_damaged_run_is_run_again_though_its_results_are_committed(grid):
+    runs = [train(config) for config in grid.configs()]
+    results.save("small", runs)
+    (runs[0].folder / "summary.json").write_text("{}")
+    assert plan(grid)["state"].tolist() == ["damaged", "done"], "what `sweep` does too"
+
+
 def test_committed_runs_read_like_runs(grid, tmp_path):
     runs = [train(config) for config in grid.configs()]
     results.save("small", runs)
