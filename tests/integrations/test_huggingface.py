@@ -86,6 +86,7 @@ def test_hugging_face_resume_keeps_the_weights(tmp_path, step):
     assert_same(weighter, reference)
 
 
+@pytest.mark.slow
 def test_hugging_face_streams_of_unknown_length(tmp_path):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):

@@ -112,6 +112,7 @@ def test_both_kinds_of_run_mean_the_final_network(grid, memory_run, monkeypatch)
         committed.predictions  # noqa: B018
 
 
+@pytest.mark.slow
 def test_results_of_the_first_edition_still_read():
     """All committed grids, by what their CSV says of the final metrics."""
     names = [name for name in results.grids() if name != "mini_crop"]

@@ -47,6 +47,7 @@ def history(epochs: int, classes: int) -> list[dict]:
     return [{column: torch.from_numpy(rng.random(classes)) for column in columns} for _ in range(epochs)]
 
 
+@pytest.mark.slow
 def test_one_picture_is_redrawn(screen, small_npz, tmp_path):
     shown, updated = screen
     config = RunConfig(dataset=str(small_npz), epochs=3)
