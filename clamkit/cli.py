@@ -56,10 +56,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        expected = isinstance(error, ClamkitError)
-        what = (
-            as_options(str(error)) if expected else f"unexpected {type(error).__name__} (--debug shows where): {error}"
-        )
+        expected, kind = isinstance(error, ClamkitError), type(error).__name__
+        what = as_options(str(error)) if expected else f"unexpected {kind} (--debug shows where): {error}"
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"clamkit: {what}", style="red", markup=False)
         sys.exit(2 if expected else 1)
 
@@ -162,9 +160,8 @@ def _train_command() -> typing.Callable:
             run = train(config, runs=runs, device=device)
         if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
             config, s = run.config, run.summary
-            numbers = (
-                f"average {s['average']:.1%}, std {s['std']:.1%}, range {s['range']:.1%}, worst 10 % {s['worst']:.1%}"
-            )
+            names = {"average": "average", "std": "std", "range": "range", "worst": "worst 10 %"}
+            numbers = ", ".join(f"{words} {s[metric]:.1%}" for metric, words in names.items())
             _say(f"{config.method} on {config.dataset}: {numbers}\n{paths.shown(run.folder)}")
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -219,10 +216,8 @@ def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> 
     side_by_side, _ = workers(jobs, len(missing))
     left = missing["seconds"].sum(min_count=len(missing)) / side_by_side / 60
     time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
-    done = (
-        f"{len(frame)} runs, {len(frame) - len(missing)} done, {len(missing)} to do with {side_by_side} side by side: "
-    )
-    _say(done + (time_left if len(missing) else "nothing left"))
+    to_do = f"{len(missing)} to do with {side_by_side} side by side: {time_left if len(missing) else 'nothing left'}"
+    _say(f"{len(frame)} runs, {len(frame) - len(missing)} done, {to_do}")
     if len(missing):
         _say(costs(grid.configs()[place] for place in missing.index))
 

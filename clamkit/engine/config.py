@@ -102,7 +102,9 @@ class RunConfig(BaseModel):
     lr: float = Field(0.1, gt=0, description="peak learning rate of SGD; as the released code")
     momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum; as the released code")
     weight_decay: float = Field(5e-4, ge=0, description="as the released code on CIFAR-100; 1e-3 on other small sets")
-    schedule: Literal["onecycle", "constant", "triangle"] | None = Field(None, description="of the rate; default by protocol")
+    schedule: Literal["onecycle", "constant", "triangle"] | None = Field(
+        None, description="of the rate; default by protocol"
+    )
     bias_lr: float = Field(1.0, gt=0, description="rate of the biases, as a multiple of lr; fastnets like 64")
     lookahead: float = Field(0.0, ge=0, lt=1, description="every 5 steps the network moves back to its running mean")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")

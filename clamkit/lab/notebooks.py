@@ -1,4 +1,4 @@
-"""Notebooks as programs: the config their parameter cell describes, the names it has, and refreshing them in place."""
+"""Notebooks as programs: the config their parameter cell describes, and the names it has."""
 
 from __future__ import annotations
 
@@ -67,15 +67,3 @@ def notebook_parameters(notebook: Path) -> set[str]:
         return set(inspect_notebook(str(notebook)))
     except ValueError as error:  # no kernel named, or none that papermill knows
         raise ClamkitError(f"papermill cannot read {paths.shown(notebook)}: {error}") from error
-
-
-def strip(notebook: Any) -> None:
-    """Take out of an executed notebook what should not be committed: widget state, times, papermill's own notes."""
-    for name in ("widgets", "papermill"):
-        notebook.metadata.pop(name, None)
-    notebook.metadata["language_info"] = {"name": "python"}
-    for cell in notebook.cells:
-        for name in ("execution", "papermill"):
-            cell.metadata.pop(name, None)
-        if cell.metadata.get("tags") == []:
-            del cell.metadata["tags"]

@@ -57,9 +57,9 @@ def test_run_folder_and_its_content(config, tmp_path):
     assert frame.loc[0, "average"] == pytest.approx(again.mean())
 
 
-def test_weights_follow_the_recorded_accuracies(config):
+def test_weights_follow_the_recorded_accuracies(config, whole):
     """The recorded weights are the paper's update applied to the recorded accuracies."""
-    run = train(config)
+    run = whole(config)
     w = np.full(3, 1 / 3)
     for epoch in range(1, 4):
         assert run.wide("weight").loc[epoch].to_numpy() / 3 == pytest.approx(w, abs=1e-12)
@@ -71,9 +71,9 @@ def test_weights_follow_the_recorded_accuracies(config):
         w = x
 
 
-def test_seeds_fix_everything(config, tmp_path, same_bits):
-    first, second = train(config, runs=tmp_path / "a"), train(config, runs=tmp_path / "b")
-    same_bits(first, second)
+def test_seeds_fix_everything(config, tmp_path, same_bits, whole):
+    first = train(config, runs=tmp_path / "a")
+    same_bits(first, whole(config))
     other = train(config.model_copy(update={"seed": 4}), runs=tmp_path / "a")
     assert not other.history.equals(first.history)
     state = torch.random.get_rng_state()
@@ -81,7 +81,7 @@ def test_seeds_fix_everything(config, tmp_path, same_bits):
     assert torch.equal(state, torch.random.get_rng_state()), "the caller's random state is left alone"
 
 
-def test_someone_who_watches_sees_every_epoch_and_changes_nothing(config, tmp_path, same_bits):
+def test_someone_who_watches_sees_every_epoch_and_changes_nothing(config, tmp_path, same_bits, whole):
     seen = []
 
     def watch(history, class_names):
@@ -91,18 +91,18 @@ def test_someone_who_watches_sees_every_epoch_and_changes_nothing(config, tmp_pa
     run = train(config, runs=tmp_path / "watched", watch=watch)
     assert [(epochs, names) for epochs, names, _ in seen] == [(i, ("top", "middle", "bottom")) for i in (1, 2, 3, 4)]
     assert np.array_equal(torch.stack([weights for *_, weights in seen]), run.wide("weight"))
-    same_bits(run, train(config, runs=tmp_path / "alone"))
+    same_bits(run, whole(config))
 
 
 # ---------------------------------------------------------------------------------------------- stopped and resumed
 
 
-def test_a_stopped_run_goes_on_with_the_same_bits(config, interrupted, tmp_path, same_bits):
+def test_a_stopped_run_goes_on_with_the_same_bits(config, interrupted, same_bits, whole):
     run = interrupted(config, 2)
     assert run.state == "stopped"
     assert len(run.load_checkpoint()["history"]) == 2
     assert len(run.history) == 2 * 3, "what is there can be read"
-    same_bits(train(config), train(config, runs=tmp_path / "whole"))
+    same_bits(train(config), whole(config))
 
 
 @pytest.mark.slow

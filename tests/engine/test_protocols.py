@@ -72,10 +72,10 @@ def test_held_out_images_are_not_trained_on(small_npz, tmp_path, same_bits):
     same_bits(before, train(RunConfig(**fields), runs=tmp_path / "after"))
 
 
-def test_a_run_that_looks_at_held_out_images_goes_on_with_the_same_bits(config, interrupted, tmp_path, same_bits):
+def test_a_run_that_looks_at_held_out_images_goes_on_with_the_same_bits(config, interrupted, same_bits, whole):
     config = config.model_copy(update={"accuracy_from": "holdout", "holdout": 5})
     interrupted(config, 2)
-    same_bits(train(config), train(config, runs=tmp_path / "whole"))
+    same_bits(train(config), whole(config))
 
 
 def test_released_protocol(small_npz):
