@@ -91,6 +91,7 @@ class RunConfig(BaseModel):
     )
     jitter_strength: float = Field(0.3, ge=0, le=1, description="of brightness, contrast and saturation; 0: none")
     flip: bool = Field(True, description="mirror half of the training images")
+    mirror_test: bool = Field(False, description="predict by the mean logits of an image and its mirror image")
 
     model: str = Field("tiny_resnet", description="one of " + ", ".join(MODELS))
     stem: Literal["imagenet", "small"] = Field(
@@ -163,6 +164,8 @@ class RunConfig(BaseModel):
             raise ClamkitError(f"acts_on='sampling' does not go with method {self.method!r}, whose loss is its own.")
         if self.crop_bounds == "weights" and self.draws_by_weights:
             raise ClamkitError("crop_bounds='weights' and acts_on='sampling': the weights act on one of them.")
+        if self.mirror_test and not self.flip:
+            raise ClamkitError("mirror_test=True goes with flip=True: the network has seen no mirror images.")
         if self.accuracy_from == "holdout" and not self.holdout:
             raise ClamkitError("accuracy_from='holdout' needs held-out images: give holdout=, how many of each class.")
         return self

@@ -97,6 +97,7 @@ class TrainingState:
     kept: dict[str, Tensor] | None = None  # the network to return to, for methods that do
     average: Lookahead | None = None  # of the network's weights
     plain_loss: bool = False  # the weights act on something else than the loss
+    mirror_test: bool = False  # predict by two views
     parallel: nn.Module | None = None  # the model as several processes train it: their gradients averaged
     history: History = field(default_factory=list)
 
@@ -147,6 +148,7 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     parallel = DistributedDataParallel(model) if world > 1 else None
     state = TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
     state.plain_loss = config.draws_by_weights or config.crop_bounds == "weights"
+    state.mirror_test = config.mirror_test
     if config.lookahead:
         steps = math.ceil(len(dataset.x_train) / config.batch_size) * config.epochs
         state.average = Lookahead(model, config.lookahead, steps)
@@ -261,7 +263,7 @@ def predict(state: TrainingState, part: str = "test", *, logits: bool = False) -
     state.model.eval()
     found = []
     for x, y in state.batches.plain(getattr(state.dataset, f"x_{part}"), getattr(state.dataset, f"y_{part}")):
-        z = forward(state, x)
+        z = (forward(state, x) + forward(state, x.flip(3))) / 2 if state.mirror_test else forward(state, x)
         found.append((y, z.argmax(1), *([z.float().clamp(-FLOAT16_MAX, FLOAT16_MAX).half()] if logits else [])))
     return tuple(distributed.gather(torch.cat(parts)).cpu().numpy() for parts in zip(*found, strict=True))
 

@@ -27,6 +27,8 @@ FAST = {
     "weight_decay": 1.33e-3,
     "lookahead": 0.95,
     "label_smoothing": 0.2,
+    "schedule": "triangle",
+    "mirror_test": True,
     "amp": "auto",
 }
 FAST_BY_DATASET = {

@@ -1,5 +1,6 @@
 """The engine: what it trains, and that a stopped run goes on with the same bits."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -358,3 +359,40 @@ def test_compile_is_asked_for_and_changes_no_other_run(config, monkeypatch):
     assert train(config.model_copy(update={"compile": True})).done
     assert len(compiled) == 1
     assert "compile" not in config.identity()
+
+
+# ------------------------------------------------------------------------------------------------ the fast recipe
+
+
+def test_two_views_are_averaged(config):
+    """What a run says of its test images is the mean over each and its mirror image; by hand from its checkpoint."""
+    both = config.model_copy(update={"mirror_test": True})
+    run, data = train(both), load_config_data(config)
+    state = set_up(config, data, CPU)
+    state.load(run.load_checkpoint())
+    _, _, one = predict(state, logits=True)
+    state.dataset = dataclasses.replace(data, x_test=data.x_test.flip(3))
+    _, _, mirrored = predict(state, logits=True)
+    expected = (one.astype(np.float32) + mirrored.astype(np.float32)) / 2
+    assert run.logits.test.astype(np.float32) == pytest.approx(expected, abs=0.01)
+    assert np.abs(one - mirrored).max() > 0.1, "the views differ"
+
+
+FAST = {"model": "fastnet_small", "lookahead": 0.9, "bias_lr": 8.0, "schedule": "triangle", "image_size": 24}
+
+
+@pytest.mark.slow
+def test_the_fast_recipes_parts_resume_with_the_same_bits(config, interrupted, tmp_path, same_bits):
+    fast = config.model_copy(update=FAST)
+    interrupted(fast, 2)
+    run = train(fast)
+    assert run.load_checkpoint()["average"]["done"] > 0
+    same_bits(run, train(fast, runs=tmp_path / "whole"))
+
+
+def test_the_first_layer_is_set_by_the_training_images_and_stays(config):
+    run, data = train(config.model_copy(update=FAST | {"lookahead": 0.0})), load_config_data(config)
+    state = set_up(config.model_copy(update=FAST), data, CPU)
+    fixed = run.load_checkpoint()["model"]["patches.weight"]
+    assert torch.equal(fixed, state.model.patches.weight)
+    assert fixed.std() > 0
