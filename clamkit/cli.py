@@ -148,7 +148,8 @@ def _train_command() -> typing.Callable:
         if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
             config, s = run.config, run.summary
             numbers = (
-                f"average {s['average']:.1%}, std {s['std']:.1%}, range {s['range']:.1%}, worst 10 % {s['worst']:.1%}"
+                f"average {s['average']:.1%}, std {s['std']:.1%}, range (max − min) {s['range']:.1%}, "
+                f"worst 10 % {s['worst']:.1%}"
             )
             _say(f"{config.method} on {config.dataset}: {numbers}\n{paths.shown(run.folder)}")
 
