@@ -160,7 +160,7 @@ def _train_command() -> typing.Callable:
             run = train(config, runs=runs, device=device)
         if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
             config, s = run.config, run.summary
-            names = {"average": "average", "std": "std", "range": "range", "worst": "worst 10 %"}
+            names = {"average": "average", "std": "std", "range": "range (max − min)", "worst": "worst 10 %"}
             numbers = ", ".join(f"{words} {s[metric]:.1%}" for metric, words in names.items())
             _say(f"{config.method} on {config.dataset}: {numbers}\n{paths.shown(run.folder)}")
 

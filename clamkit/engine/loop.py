@@ -226,8 +226,7 @@ def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], 
     for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
         set_rate(state.optimizer, rate)
         logits = forward(state, x)
-        state.weighter.observe(logits.detach(), y)  # before the loss: some rules move with every batch
-        loss = (state.weighter.plain_loss if state.plain_loss else state.weighter.loss)(logits, y)
+        loss = state.weighter(logits, y, plain=state.plain_loss)
         state.optimizer.zero_grad(set_to_none=True)
         state.scaler.scale(loss * distributed.loss_scale(len(y), y.device)).backward()
         state.scaler.step(state.optimizer)

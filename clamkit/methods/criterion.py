@@ -17,7 +17,7 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from clamkit.checks import fraction
+from clamkit.checks import class_sizes, fraction
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.losses import WHOLE, as_logits, check_range, checked_labels, cross_entropy, predicted
 
@@ -44,6 +44,7 @@ class Weighter(nn.Module):
     shown: tuple[str, ...] = ()
     by_loss = False  # the rule moves by class losses, not by accuracies
     moves_every_batch = False  # in `after_batch`, when a training batch is counted, which comes before its loss
+    weighs_loss = True  # False: the weights act on something else than the loss
     keeps_network = False  # whether the network as it was at the last step is the result, unless a later one is
     weights: Tensor
     epoch: Tensor
@@ -76,13 +77,17 @@ class Weighter(nn.Module):
         self.num_classes, self.start_epoch, self.per_sample_loss = num_classes, start_epoch, loss
         self.label_smoothing = fraction(label_smoothing, "label_smoothing")
         self.reduction, self.ignore_index = reduction, ignore_index
-        self.shares = None if sizes is None else _shares(sizes, num_classes)
+        self.shares: Tensor | None = None
+        if sizes is not None:
+            found = torch.from_numpy(class_sizes(torch.as_tensor(sizes).detach().cpu().double(), num_classes, "sizes"))
+            self.shares = found / found.sum()
         self._kept: list[str] = []
         self.keep("weights", torch.ones(num_classes, dtype=torch.float64))
         self.keep("epoch", torch.zeros((), dtype=torch.int64))  # steps made so far
         self.keep("correct", torch.zeros(num_classes, dtype=torch.int64))
         self.keep("seen", torch.zeros(num_classes, dtype=torch.int64))
         self.keep("loss_sum", torch.zeros(num_classes))
+        self._is_cross_entropy = loss is cross_entropy and not label_smoothing and type(self)._each is Weighter._each
         self._device_weights: Tensor | None = None
         self._warned = False
 
@@ -122,34 +127,30 @@ class Weighter(nn.Module):
 
     # loss and counts
 
-    def forward(self, input: Any, target: Tensor, group: Tensor | None = None) -> Tensor:
+    def forward(self, input: Any, target: Tensor, group: Tensor | None = None, *, plain: bool = False) -> Tensor:
         """The weighted loss of a training batch, which is counted; after eval() or without gradients the plain loss.
 
         input   logits [B, C, …], or a model's output that has them as `logits`, "logits" or in the first place
         target  class numbers [B, …]
         group   the group of each label where the weights are those of groups; C is then free
+        plain   count, but do not weigh: the weights act on something else, such as the sampling
         """
         logits, y, index, valid = self._checked(input, target, group)
         each = self._each(logits, y)
         if self.training and torch.is_grad_enabled():
-            own = type(self)._each is not Weighter._each
-            plain = self.per_sample_loss is cross_entropy and not self.label_smoothing and not own
-            self._count(logits, y, index, valid, each if plain else None)
-            each = each * self.batch_weights(index)
+            self._count(logits, y, index, valid, each if self._is_cross_entropy else None)
+            if self.weighs_loss and not plain:  # counted first: some rules move with every batch
+                return self._reduced(each, valid, self.batch_weights(index, valid))
         return self._reduced(each, valid)
 
     def loss(self, logits: Any, y: Tensor, group: Tensor | None = None) -> Tensor:
         """The weighted loss alone, whatever the mode; nothing is counted."""
         logits, y, index, valid = self._checked(logits, y, group)
-        return self._reduced(self._each(logits, y) * self.batch_weights(index), valid)
+        weights = self.batch_weights(index, valid) if self.weighs_loss else None
+        return self._reduced(self._each(logits, y), valid, weights)
 
-    def plain_loss(self, logits: Any, y: Tensor) -> Tensor:
-        """The loss without weights; nothing is counted."""
-        logits, y, _, valid = self._checked(logits, y, None)
-        return self._reduced(self._each(logits, y), valid)
-
-    def batch_weights(self, index: Tensor) -> Tensor:
-        """The weight of each sample of a batch, by its class or group."""
+    def batch_weights(self, index: Tensor, valid: Tensor | None = None) -> Tensor:
+        """The weight of each sample of a batch, by its class or group; `valid`: which count, None for all."""
         return self._weights_on(index.device).take(index)
 
     def observe(self, logits: Any, y: Tensor, group: Tensor | None = None) -> None:
@@ -217,7 +218,8 @@ class Weighter(nn.Module):
         self.correct.index_add_(0, index, hit.long())
         self.loss_sum.index_add_(0, index, each)
         if self.training and self.moves_every_batch and self.epoch >= self.start_epoch:
-            self.after_batch(index, hit, each)
+            counted = slice(None) if valid is None else valid.flatten()
+            self.after_batch(index[counted], hit[counted], each[counted])
 
     def after_batch(self, index: Tensor, right: Tensor, losses: Tensor) -> None:
         """For rules that move every batch: the class or group of each sample, whether it was right, and its loss."""
@@ -227,8 +229,12 @@ class Weighter(nn.Module):
         self.weights.copy_(torch.from_numpy(w * self.num_classes))
         self._device_weights = None
 
-    def _reduced(self, each: Tensor, valid: Tensor | None) -> Tensor:
-        """`reduction` over what counts. The mean over nothing, an empty batch, is 0 and not nan."""
+    def _reduced(self, each: Tensor, valid: Tensor | None, weights: Tensor | None = None) -> Tensor:
+        """`reduction` over what counts, times its weights. The mean over nothing, an empty batch, is 0 and not nan."""
+        if weights is not None:
+            if self.reduction == "mean" and valid is None and each.ndim == 1 and each.dtype == weights.dtype:
+                return torch.dot(each, weights) / max(len(each), 1)  # what follows, in fewer operations
+            each = each * weights
         if valid is not None:
             each = each.masked_fill(~valid, 0)
         if self.reduction == "none":
@@ -311,14 +317,3 @@ def _one_value_each(given: str) -> ClamkitError:
     return ClamkitError(
         f"{given}: each sample has a weight of its own, so the loss must give one value for each (reduction='none')."
     )
-
-
-def _shares(sizes: ArrayLike | Tensor, num_classes: int) -> Tensor:
-    """Sizes or shares of the classes as shares that sum to 1."""
-    found = torch.as_tensor(sizes).detach().cpu().double()
-    if found.shape != (num_classes,) or not bool(((found > 0) & found.isfinite()).all()):
-        raise ClamkitError(
-            f"sizes={sizes!r} do not fit: give the number of samples, or the share, of each of {num_classes} classes "
-            "or groups, all above 0."
-        )
-    return found / found.sum()

@@ -68,7 +68,13 @@ def checked_labels(
     No device is waited for: values are looked at on CPUs only. num_classes None: as many as there are logits.
     """
     if not isinstance(y, Tensor):
-        raise _no_tensor(y)
+        first = next(iter(y), None) if isinstance(y, list | tuple) or hasattr(y, "__array__") else y
+        raise ClamkitError(
+            f"labels are text (the first is {str(first)!r}): give class numbers, for example "
+            "torch.tensor([class_names.index(name) for name in labels])."
+            if isinstance(first, str)
+            else f"labels are of type {type(y).__name__}: give a tensor of class numbers, torch.as_tensor(labels)."
+        )
     shape = logits.shape
     fits = y.dtype in WHOLE and len(shape) > 1 and shape[:1] + shape[2:] == y.shape
     if not fits or (num_classes is not None and shape[1] != num_classes):
@@ -90,42 +96,29 @@ def check_range(index: Tensor, size: int, name: str, ignore_index: int | None = 
     low, high = map(int, index.aminmax()) if index.numel() else (0, 0)
     if low >= 0 and high < size:
         return ignore_index is None or not 0 <= ignore_index < size
-    bad = index[(index < 0) | (index >= size)]
-    bad, skipped = (
-        (bad, "") if ignore_index is None else (bad[bad != ignore_index], f", or are {ignore_index} (ignored)")
-    )
+    bad, skipped = index[(index < 0) | (index >= size)], ""
+    if ignore_index is not None:
+        bad, skipped = bad[bad != ignore_index], f", or are {ignore_index} (ignored)"
     if bad.numel():
         raise ClamkitError(f"{name} {int(bad[0])} is out of range: {name}s run from 0 to {size - 1}{skipped}.")
     return False
 
 
-def _no_tensor(y: Any) -> ClamkitError:
-    first = next(iter(y), None) if isinstance(y, list | tuple) or hasattr(y, "__array__") else y
-    if isinstance(first, str):
-        return ClamkitError(
-            f"labels are text (the first is {str(first)!r}): give class numbers, for example "
-            "torch.tensor([class_names.index(name) for name in labels])."
-        )
-    return ClamkitError(
-        f"labels are of type {type(y).__name__}: give a tensor of class numbers, torch.as_tensor(labels)."
-    )
-
-
 def _misfit(logits: Tensor, y: Tensor, num_classes: int | None) -> ClamkitError:
     """Why labels cannot be counted. On the way to an error values may be read."""
-    shapes = f"logits of shape {tuple(logits.shape)} do not fit labels of shape {tuple(y.shape)}: "
     if y.dtype in WHOLE and y.shape != logits.shape:
         if logits.ndim > 1 and logits.shape[:1] + logits.shape[2:] == y.shape:
             return ClamkitError(
                 f"the model gives {logits.shape[1]} logits, the weights are for {num_classes} classes: "
                 "build both with the same number."
             )
+        why = "give [batch, classes] and [batch], or [batch, classes, …] and [batch, …]."
         if y.ndim > 1 and logits.shape[:-1] == y.shape:
-            return ClamkitError(
-                f"{shapes}the classes come last, as in models of tokens, and must come second. Give "
-                "logits.movedim(-1, 1), or logits.flatten(0, -2) and labels.flatten()."
+            why = (
+                "the classes come last, as in models of tokens, and must come second. Give logits.movedim(-1, 1), or "
+                "logits.flatten(0, -2) and labels.flatten()."
             )
-        return ClamkitError(f"{shapes}give [batch, classes] and [batch], or [batch, classes, …] and [batch, …].")
+        return ClamkitError(f"logits of shape {tuple(logits.shape)} do not fit labels of shape {tuple(y.shape)}: {why}")
     if logits.ndim < 2 or logits.shape[1:] == (1,):
         why = (
             "one logit a sample is a binary task as BCEWithLogitsLoss has it. Give the network two outputs and whole "

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from clamkit import paths
-from clamkit.checks import fraction, positive, step_size
+from clamkit.checks import class_sizes, fraction, positive, step_size
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.criterion import Weighter
 from clamkit.theory import update
@@ -32,17 +32,6 @@ def by_class(y: Tensor, num_classes: int, values: Tensor | None = None) -> Tenso
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(sums)
     return sums
-
-
-def checked_sizes(sizes: ArrayLike | None, num_classes: int) -> np.ndarray:
-    """Training images in each class, as floats; every class needs one."""
-    found = np.asarray([] if sizes is None else sizes, dtype=np.float64)
-    if found.shape != (num_classes,) or not (np.isfinite(found) & (found > 0)).all():
-        given = "None" if sizes is None else f"of shape {found.shape}, from {found.min(initial=np.inf):g}"
-        raise ClamkitError(
-            f"sizes={given}: give the number of training images of each of {num_classes} classes, all above 0."
-        )
-    return found
 
 
 class Fixed(Weighter):
@@ -132,10 +121,10 @@ class GroupDRO(Weighter):
         if np.isfinite(mean).all():  # a loss that is not is the training loop's to report
             self.set_weights(update.multiplicative_step(self.weights.numpy() / n, -mean, self.eta))
 
-    def batch_weights(self, y: Tensor) -> Tensor:
+    def batch_weights(self, index: Tensor, valid: Tensor | None = None) -> Tensor:
         """q_c·(size of the batch)/(samples of class c in it): its mean over the batch is Σ q_c·loss_c."""
-        seen = by_class(y, self.num_classes)
-        return super().batch_weights(y) * (seen.sum() / self.num_classes / seen[y])
+        seen = by_class(index.flatten() if valid is None else index[valid], self.num_classes)
+        return super().batch_weights(index) * (seen.sum() / self.num_classes / seen.clamp_min(1)[index])
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
         return w  # moved already
@@ -175,10 +164,10 @@ class CFOL(Weighter):
             raise ClamkitError("CFOL needs a step size: give eta=, about 1/(number of training images), or sizes=.")
         if acts_on not in ("loss", "sampling"):
             raise unknown("acts_on", acts_on, ("loss", "sampling"))
-        counts = np.ones(num_classes) if sizes is None else checked_sizes(sizes, num_classes)
+        counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes, "sizes")
         self.gamma = positive(fraction(gamma, "gamma"), "gamma", "At 0 a class may never be drawn again.")
         self.eta, self.acts_on = positive(1 / counts.sum() if eta is None else eta, "eta"), acts_on
-        self.class_shares = counts / counts.sum()
+        self.weighs_loss, self.class_shares = acts_on == "loss", counts / counts.sum()
         self.keep("q", torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
         self.keep("drawn", torch.from_numpy(self.class_shares.copy()))  # the probability of each class this epoch
 
@@ -187,10 +176,6 @@ class CFOL(Weighter):
         q = update.multiplicative_step(self.q.numpy(), -wrong / self.drawn.numpy(), self.eta)
         self.q.copy_(torch.from_numpy(q))
         self.set_weights(update.mixed(q, self.gamma))
-
-    def batch_weights(self, y: Tensor) -> Tensor:
-        weights = super().batch_weights(y)
-        return weights if self.acts_on == "loss" else torch.ones_like(weights)
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
         if self.acts_on == "sampling":
@@ -207,6 +192,7 @@ class TLA(Weighter):
     """
 
     shown = ("tau", "alpha")
+    weighs_loss = False
 
     def __init__(
         self, num_classes: int, tau: float = 1.0, alpha: float = 0.01, *, sizes: ArrayLike | None = None, **common: Any
@@ -215,16 +201,14 @@ class TLA(Weighter):
         if not 0 <= alpha < 1:
             raise ClamkitError(f"alpha={alpha:g}: it must lie in [0, 1), or all but the worst classes are given up.")
         self.tau, self.alpha = step_size(tau), float(alpha)
-        counts = np.ones(num_classes) if sizes is None else checked_sizes(sizes, num_classes)
+        counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes, "sizes")
         self.prior = torch.from_numpy(counts / counts.sum())
         self.set_weights(self.prior.numpy())
 
     def _each(self, logits: Tensor, y: Tensor) -> Tensor:
         margins = self.tau * (self.prior.log() - (self.weights / self.num_classes).log())
-        return super()._each(logits.float() + margins.float().to(logits.device), y)
-
-    def batch_weights(self, y: Tensor) -> Tensor:
-        return torch.ones(len(y), device=y.device)
+        margins = margins.float().to(logits.device).view(-1, *[1] * (logits.ndim - 2))  # classes are dimension 1
+        return super()._each(logits.float() + margins, y)
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
         return update.toward_worst(w, v, self.alpha)
@@ -232,7 +216,7 @@ class TLA(Weighter):
 
 def LogitAdjusted(num_classes: int, tau: float = 1.0, *, sizes: ArrayLike | None = None, **common: Any) -> TLA:
     """Cross entropy on logits + τ·ln prior (Menon et al. 2021), for unbalanced data: TLA whose π stays uniform."""
-    weighter = TLA(num_classes, tau, alpha=0.0, sizes=checked_sizes(sizes, num_classes), **common)
+    weighter = TLA(num_classes, tau, alpha=0.0, sizes=class_sizes(sizes, num_classes, "sizes"), **common)
     weighter.set_weights(np.full(num_classes, 1 / num_classes))
     return weighter
 
@@ -241,4 +225,4 @@ def ClassBalanced(num_classes: int, beta: float = 0.9999, *, sizes: ArrayLike | 
     """Fixed weights ∝ (1 − β)/(1 − β^size), the inverse effective number of samples (Cui et al. 2019)."""
     if not 0 <= beta < 1:
         raise ClamkitError(f"beta={beta:g}: it must lie in [0, 1): 0 is equal weights, near 1 is one over the size.")
-    return Fixed(num_classes, (1 - beta) / (1 - beta ** checked_sizes(sizes, num_classes)), **common)
+    return Fixed(num_classes, (1 - beta) / (1 - beta ** class_sizes(sizes, num_classes, "sizes")), **common)

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import expit, logsumexp
 
-from clamkit.checks import positive, positive_int
+from clamkit.checks import class_sizes, positive, positive_int
 from clamkit.errors import ClamkitError, unknown
 from clamkit.metrics.accuracy import METRICS, TAIL, fairness_of_rows, tail_size
 
@@ -36,6 +36,7 @@ CHOICE_WIDTH = 0.05  # and for the choice of the strength
 CAUTION = 0.25  # a gain counts from this share of its spread over the held-out parts on
 AS_ASKED = "The strength was given, not chosen."
 BLOCK = 2**18  # logits looked at at once: a megabyte, so that they stay in the cache
+WORDS = ("objective", "strength", "choice", "measured")  # fields of biases that JSON keeps as they are
 PATH = (*(name for name in METRICS if name != "cov"), "objective", "gain", "soft_gain", "spread")  # columns of a path
 
 
@@ -104,33 +105,19 @@ class Biases:
         return array.astype(kind, copy=False) + self.values.astype(kind)
 
     def to_json(self) -> str:
-        content = {
-            "objective": self.objective,
-            "values": self.values.tolist(),
-            "class_names": self.class_names,
-            "strength": self.strength,
-            "cost": self.cost,
-            "gain": self.gain,
-            "choice": self.choice,
-            "measured": self.measured,
-            "path": {"strength": self.path.index.tolist()} | self.path.to_dict("list"),
-        }
+        content = {name: getattr(self, name) for name in (*WORDS, "class_names", "cost", "gain")}
+        content["values"] = self.values.tolist()
+        content["path"] = {"strength": self.path.index.tolist()} | self.path.to_dict("list")
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Biases:
         try:
             content = json.loads(text)
-            names, path = content["class_names"], pd.DataFrame(content["path"]).set_index("strength")
-            return cls(
-                np.array(content["values"], dtype=np.float64),
-                content["objective"],
-                path[list(PATH)],
-                content["strength"],
-                content["choice"],
-                content["measured"],
-                None if names is None else tuple(names),
-            )
+            values, names = np.array(content["values"], dtype=np.float64), content["class_names"]
+            path = pd.DataFrame(content["path"]).set_index("strength")[list(PATH)]
+            kept = {name: content[name] for name in WORDS}
+            return cls(values, path=path, class_names=None if names is None else tuple(names), **kept)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             told = f"{type(error).__name__}: {error}"
             raise ClamkitError(f"this is no JSON of biases ({told}): give what Biases.to_json wrote.") from None
@@ -162,20 +149,17 @@ def fit_biases(
     """One bias a class for what is asked, chosen on images that did not take part in the fit.
 
     The path. b starts at 0 and moves by b ← b + s·(mean(v) − v), v_c the accuracy of class c under b: CLAM's
-    multiplicative step, taken on the predictions instead of the weights of the loss. Classes that do badly are raised
-    until, far along, all do equally well. v is counted softly, σ(margin / width), which fits less noise: the margin
-    is that of the label's logit over the best other one. For calibrated logits this is, to first order, the cheapest
-    direction in which the spread falls.
+    multiplicative step on the predictions. v is counted softly, σ(margin / width), the margin that of the label's logit
+    over the best other one, which fits less noise.
 
-    The choice. Each class is split at random into `folds` parts, `repeats` times. For each part a path is fitted on
-    the others and measured on it. Of the strengths that gain there, and cost no more than `max_cost`, the one with the
-    best objective in (slightly) softly counted accuracies is taken, and the path is fitted on all images up to there.
-    If none gains, or that gain is below a quarter of its spread over the parts, the biases are zero.
+    The choice. Each class is split at random into `folds` parts, `repeats` times; a path is fitted on all but one part
+    and measured on it. Of the strengths that gain there and cost no more than `max_cost` the one with the best
+    (slightly) softly counted objective is taken, and fitted on all images. If none gains, or by less than a quarter of
+    its spread over the parts, the biases are zero.
 
-    The numbers. Metrics are taken on each part and averaged, not on all held-out images together: these would look
-    more equal than they are, since a class that is unlucky in one part is raised for the others. So std and tails of
-    few images look worse than on all images, without and with biases alike. Halves are the default because metrics
-    of small parts are mostly noise.
+    The numbers. Metrics are taken on each part and averaged: all held-out images together would look more equal than
+    they are, since a class that is unlucky in one part is raised for the others. So std and tails of few images look
+    worse than on all images, without and with biases alike.
 
     logits       [N, n], or log-probabilities (add 1e-12 before the log); float16 and float32 are not copied
     labels       [N], 0 to n − 1, every class at least `folds` times
@@ -260,7 +244,8 @@ def fit_drops(
     def accuracy(values: np.ndarray) -> np.ndarray:
         return _class_means(_margins(logits, labels, values[None]) > 0, every, labels, n)
 
-    log_prior, log_r = np.log(_distribution(prior, n)), np.full(n, -np.log(n))
+    shares = class_sizes(np.ones(n) if prior is None else prior, n, "prior")
+    log_prior, log_r = np.log(shares / shares.sum()), np.full(n, -np.log(n))
     log_g, lam, eta = log_r, 1.0, positive(step, "step")
     positive(delta, "delta"), positive(decay, "decay")
     along, measured = [np.zeros(n)], [accuracy(np.zeros(n))]
@@ -316,13 +301,6 @@ def _checked(
         raise ClamkitError(f"the logits of {bad} of {images} images have nan or infinite values: leave these images "
                            "out. If they are log-probabilities add 1e-12 before the log.")  # fmt: skip
     return logits, labels.astype(np.int64), names
-
-
-def _distribution(prior: ArrayLike | None, n: int) -> np.ndarray:
-    shares = np.full(n, 1 / n) if prior is None else np.asarray(prior, dtype=np.float64)
-    if shares.shape != (n,) or not (np.isfinite(shares) & (shares > 0)).all():
-        raise ClamkitError(f"prior must be {n} numbers above 0, the share or number of training images of each class.")
-    return shares / shares.sum()
 
 
 def _held_out(labels: np.ndarray, n: int, folds: int, repeats: int, seed: int) -> np.ndarray:

@@ -23,6 +23,10 @@ from clamkit.theory.sets import LowerBounded, RatioBounded
 class Uniform(Weighter):
     """All weights stay 1: plain empirical risk ("Normal" in the paper)."""
 
+    def __init__(self, num_classes: int, **common: Any):
+        super().__init__(num_classes, **common)
+        self.weighs_loss = self.shares is not None
+
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
         return w
 

@@ -1,7 +1,7 @@
 """Class accuracies, what they say about equity, and how sure that is. numpy, scipy and pandas; no torch."""
 
 from clamkit.metrics.accuracy import HIGHER_IS_BETTER, METRICS, TAIL, class_accuracy, fairness, tail_size
-from clamkit.metrics.history import fairness_over_epochs, order_agreement
+from clamkit.metrics.history import fairness_over_epochs, late_move, order_agreement
 from clamkit.metrics.statistics import (
     LEVEL,
     class_changes,
@@ -17,6 +17,6 @@ from clamkit.metrics.statistics import (
 
 __all__ = [
     "HIGHER_IS_BETTER", "LEVEL", "METRICS", "TAIL", "class_accuracy", "class_changes", "compare", "compare_groups",
-    "decide", "fairness", "fairness_over_epochs", "holm", "order_agreement", "overall_verdict", "sampling_std",
-    "smallest_p", "tail_size", "wilson",
+    "decide", "fairness", "fairness_over_epochs", "holm", "late_move", "order_agreement", "overall_verdict",
+    "sampling_std", "smallest_p", "tail_size", "wilson",
 ]  # fmt: skip

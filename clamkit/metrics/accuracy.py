@@ -65,8 +65,9 @@ def fairness(acc: ArrayLike, tail: float = TAIL) -> pd.Series:
     average       μ, the mean over classes (the appendix lacks the 1/n)
     std           with n − 1, as the paper
     cov           std / average
-    range         max − min, the formula in the paper's appendix
-    decile_range  mean of the best tail − mean of the worst tail, what the paper's tables print
+    range         max − min: the formula in the paper's appendix, and a run's own range
+    decile_range  mean of the best tail − mean of the worst tail: what the paper's tables print as "range", and what
+                  claims about them are checked by
     worst, best   the tail means
     """
     return pd.Series(fairness_of_rows(checked_accuracies(acc), tail))

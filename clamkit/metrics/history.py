@@ -1,4 +1,4 @@
-"""What a run's history says: fairness over the epochs, and whether the worst classes weigh most."""
+"""What a run's history says: fairness over the epochs, whether the worst classes weigh most, and come to rest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from clamkit.checks import fraction
 from clamkit.errors import ClamkitError, unknown
 from clamkit.metrics.accuracy import TAIL, checked_accuracies, fairness_of_rows
 
@@ -37,6 +38,19 @@ def order_agreement(weights: ArrayLike, accuracies: ArrayLike) -> float:
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return np.nan
     return float(np.corrcoef(a, b)[0, 1])
+
+
+def late_move(history: pd.DataFrame, share: float = 0.25) -> float:
+    """How far the weights still move at the end of a run, from 0 (at rest) to 1: an absolute measure.
+
+    The total variation ½ Σ|w' − w| between the weights of one epoch and the next, as distributions: the part of all
+    weight that changes class. Its mean over the last quarter (`share`) of the moves, at least one; nan for one epoch.
+    """
+    wide = epochs_by_classes(history, "weight").to_numpy(dtype=np.float64)
+    w = wide / wide.sum(axis=1, keepdims=True)
+    moves = np.abs(np.diff(w, axis=0)).sum(axis=1) / 2
+    last = max(1, round(fraction(share, "share") * len(moves)))
+    return float(moves[-last:].mean()) if len(moves) else np.nan
 
 
 def levels(values: np.ndarray, tolerance: float) -> np.ndarray:

@@ -386,8 +386,8 @@ def test_sizes_make_each_group_count_by_its_weight_alone(scale):
         (lambda logits, y: CLAM(3)(logits, y + 1, group=y % 3), "label 5 is out of range"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5]), "each of 3 classes or groups"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, 0]), "all above 0"),
-        (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, np.nan]), "do not fit"),
-        (lambda logits, y: CLAM(3, sizes=[[1, 2, 3]]), "do not fit"),
+        (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, np.nan]), "sizes=of shape"),
+        (lambda logits, y: CLAM(3, sizes=[[1, 2, 3]]), "sizes=of shape"),
     ],
 )
 def test_groups_and_sizes_that_do_not_fit(call, says):

@@ -52,7 +52,7 @@ def test_group_dro_is_the_plain_loop(size, eta):
         q, expected = group_dro(q, logits, y, eta)
         loss = one(logits.requires_grad_(), y)  # forward
         assert loss.item() == pytest.approx(expected, rel=1e-5)
-        two.observe(logits.detach(), y)  # as the engine calls it
+        two.observe(logits.detach(), y)  # the same in two calls
         assert two.loss(logits, y).item() == loss.item()
         assert one.weights.tolist() == pytest.approx([5 * x for x in q], rel=1e-5)
         if seed % 7 == 6:
@@ -68,6 +68,24 @@ def test_group_dro_weighs_classes_alike_however_many_samples_they_have():
     (gradient,) = torch.autograd.grad(dro(logits, y), logits)
     miss = logits.detach().softmax(1) - torch.nn.functional.one_hot(y, 2)
     assert torch.allclose(gradient, miss * torch.tensor([0.5] + [0.5 / 11] * 11)[:, None], atol=1e-6)
+
+
+@pytest.mark.parametrize("build", [partial(GroupDRO, 5, 0.5), partial(CFOL, 5, 0.5, 0.1), partial(TLA, 5)])
+def test_dense_labels_with_ignored_ones_are_the_rest_alone(build):
+    """[2, 5, 3, 4] with some labels ignored, class 0 among the rest or not, against the rest as a flat batch."""
+    dense, flat = build(), build()
+    for seed in range(3):
+        logits, y = batch(size=24, seed=seed)
+        kept = (y != 1) & ((y != 0) | (seed > 0))
+        shaped = logits.clone().view(2, 3, 4, 5).movedim(-1, 1).requires_grad_()
+        labels = torch.where(kept, y, -100).view(2, 3, 4)
+        ours = dense(shaped, labels)
+        theirs = flat(logits[kept].requires_grad_(), y[kept])
+        assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+        (gradient,) = torch.autograd.grad(ours, shaped)
+        assert gradient.isfinite().all()
+        assert dense.weights.tolist() == pytest.approx(flat.weights.tolist(), rel=1e-6)
+        assert all(map(torch.equal, dense.totals()[:2], flat.totals()[:2]))
 
 
 def test_group_dro_waits_for_its_start_and_evaluation_moves_nothing():
@@ -149,6 +167,36 @@ def test_cfol_is_the_plain_loop(gamma, eta, acts_on):
             drawn = [x / sum(raw) for x in raw]
     assert weighter.weights.min() >= gamma - 1e-12
     assert (np.ptp(weighter.weights.numpy()) > 0.01) == (gamma < 1)
+
+
+def test_a_run_of_cfol_draws_and_moves_by_its_rule(small_npz, tmp_path, monkeypatch):
+    """Through the real sampler: N·p_c samples of class c, up to rounding, and ln q_c grows by η·wrong_c/p_c."""
+    with np.load(small_npz) as file:
+        parts = {name: file[name] for name in file.files}
+    few = (parts["y_train"] != 0) | (np.arange(len(parts["y_train"])) % 2 == 0)
+    parts |= {name: parts[name][few] for name in ("x_train", "y_train")}
+    np.savez(tmp_path / "uneven.npz", **parts)
+    epochs, step = [], CFOL.step
+
+    def recorded(self):
+        correct, seen, _ = (total.numpy().astype(float) for total in self.totals())
+        epochs.append((self.drawn.numpy().copy(), self.q.numpy().copy(), seen, seen - correct))
+        step(self)
+
+    monkeypatch.setattr(CFOL, "step", recorded)
+    config = RunConfig(
+        dataset=str(tmp_path / "uneven.npz"), method="cfol", gamma=0.1, eta=0.02, epochs=4, batch_size=16
+    )
+    run = train(config, runs=tmp_path, progress=False)
+    sizes, weights, q = np.bincount(parts["y_train"]), run.wide("weight").to_numpy(), np.full(3, 1 / 3)
+    for weight, (drawn, moved, seen, wrong) in zip(weights, epochs, strict=True):
+        p = weight * sizes / (weight * sizes).sum()
+        np.testing.assert_allclose(drawn, p, rtol=1e-9)
+        assert (np.abs(seen - sizes.sum() * p) < 1 + 1e-9).all()
+        q = q * np.exp(0.02 * wrong / p)
+        q /= q.sum()
+        np.testing.assert_allclose(moved, q, rtol=1e-5)
+    assert np.ptp(weights[-1]) > 0.1, "something moved"
 
 
 def test_an_epoch_of_cfol_moves_by_the_error_of_each_class():

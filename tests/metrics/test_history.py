@@ -101,3 +101,20 @@ def test_order_agreement_is_spearman_with_ties(pairs):
 def test_order_agreement_refuses(weights, acc):
     with pytest.raises(ClamkitError):
         metrics.order_agreement(weights, acc)
+
+
+# rest
+
+
+def test_late_move_by_hand():
+    """Five epochs of two classes, as distributions (.5 .5), (.6 .4), (.8 .2), (.7 .3), (.7 .3): moves .1 .2 .1 0."""
+    weights = 2 * np.array([[0.5, 0.5], [0.6, 0.4], [0.8, 0.2], [0.7, 0.3], [0.7, 0.3]])
+    assert metrics.late_move(history(weights)) == pytest.approx(0, abs=1e-15)  # the last of four moves
+    assert metrics.late_move(history(weights), share=0.5) == pytest.approx(0.05)
+    assert metrics.late_move(history(weights), share=1) == pytest.approx(0.1)
+    assert metrics.late_move(history(50 * weights), share=1) == pytest.approx(0.1), "whatever the scale"
+    assert metrics.late_move(history(weights[:2])) == pytest.approx(0.1)
+    assert metrics.late_move(history([[2, 0, 0], [0, 0, 2]])) == 1, "all weight goes over to another class"
+    assert np.isnan(metrics.late_move(history(weights[:1])))
+    with pytest.raises(ClamkitError, match="share=2 is not allowed"):
+        metrics.late_move(history(weights), share=2)
