@@ -171,16 +171,23 @@ def sweep_command(
         str | None, typer.Option(help="a Dask scheduler whose workers share the runs folder: tcp://host:8786")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where the runs look first for their dataset")] = None,
+    select: Annotated[str | None, typer.Option(help="then choose fields (tau,u_min; all) by held-out images")] = None,
+    by: Annotated[str, typer.Option(help="what to choose by: average-std, worst-tail or average")] = "average-std",
 ) -> None:
     """Run what is missing of a grid, several notebooks side by side, or on a Dask cluster.
 
-    Example: clamkit sweep demo --jobs 2
+    Example: clamkit sweep demo --jobs 2; clamkit sweep my_taus.yaml --select tau --by worst-tail
     """
     if dry_run:
         _show_plan(grid, runs, jobs, rerun)
     else:
         finished = _sweep(grid, runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
         _say(f"{len(finished)} runs of {grid} are done here")
+        if select:
+            from clamkit.lab import grids, selection
+
+            fields = () if select == "all" else select.replace("-", "_").split(",")
+            _say(str(selection.select(finished, fields, by=by, wanted=grids.Grid.load(grid).configs())))
 
 
 def _show_plan(grid: str, runs: Path | None, jobs: int | None, rerun: bool) -> None:
@@ -194,12 +201,10 @@ def _show_plan(grid: str, runs: Path | None, jobs: int | None, rerun: bool) -> N
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
         what = f"{row.dataset} {row.method:<14} {row.augmentation} {row.strength:<4g} seed {row.seed}"
         _say(f"{what}  {row.state}  {guess}")
-    side_by_side, _ = workers(jobs, len(missing))
-    left = missing["seconds"].sum(min_count=len(missing)) / side_by_side / 60
+    jobs, _ = workers(jobs, len(missing))
+    left = missing["seconds"].sum(min_count=len(missing)) / jobs / 60
     time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
-    done = (
-        f"{len(frame)} runs, {len(frame) - len(missing)} done, {len(missing)} to do with {side_by_side} side by side: "
-    )
+    done = f"{len(frame)} runs, {len(frame) - len(missing)} done, {len(missing)} to do with {jobs} side by side: "
     _say(done + (time_left if len(missing) else "nothing left"))
 
 
