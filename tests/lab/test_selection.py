@@ -1,8 +1,12 @@
 """Choosing a setting: by held-out images alone, worked by hand."""
 
 import pytest
+from typer.testing import CliRunner
 
+from clamkit.cli import app
+from clamkit.engine.loop import train
 from clamkit.errors import ClamkitError
+from clamkit.lab.grids import Grid
 from clamkit.lab.selection import held_out_score, select
 
 EVEN, UNEVEN = [0.7, 0.7, 0.7], [1.0, 0.9, 0.5]  # average − std: 0.7 and 0.8 − 0.265
@@ -116,3 +120,16 @@ def test_what_is_refused(candidate, memory_run):
         select([*runs, memory_run(EVEN, method="normal")])
     with pytest.raises(ClamkitError, match="committed results carry no logits: train"):
         select([memory_run(EVEN, method="clam_kl", holdout=9, tau=tau) for tau in (0.1, 1.0)])
+
+
+def test_the_command_selects_after_the_sweep(small_npz, tmp_path):
+    grid = tmp_path / "taus.yaml"
+    fixed = f"{{dataset: {small_npz}, holdout: 5, epochs: 1, method: clam_kl}}"
+    grid.write_text(f"fixed: {fixed}\naxes: {{tau: [0.1, 1.0]}}\n", encoding="utf-8")
+    runs = [train(config) for config in Grid.load(grid).configs()]
+    for words in (["--select", "tau"], ["--select", "all", "--by", "average-std"]):
+        result = CliRunner().invoke(app, ["sweep", str(grid), *words], catch_exceptions=False)
+        assert result.output.splitlines()[0].startswith("2 runs of")
+        assert str(select(runs)) in result.output
+    with pytest.raises(ClamkitError, match="u_min varies within no method"):
+        CliRunner().invoke(app, ["sweep", str(grid), "--select", "u-min"], catch_exceptions=False)
