@@ -123,9 +123,9 @@ class RandomResizedCrop:
 
     With a bound for each class the area of a crop tells the label: the two are independent only where all classes have
     the same areas. The network learns it, and on test images, which are whole, it moves to the classes cropped least.
-    The same share s of whole views in every class removes this where test images are: a view that is whole, or nearly
-    so, shifts the odds of two classes by at most 1/s, and exactly whole ones hardly (a crop is whole by chance only).
-    What is left: a cropped view still tells the label, a tight one that it is of a class with a low bound.
+    The same share s of whole views in every class removes this where test images are: that a view is whole tells
+    nothing but for crops that come out whole by chance, and the odds of two classes shift by at most 1/s.
+    What is left: a cropped view tells the label as before, one of area 0.95 that its class has a high bound.
 
     >>> augment = RandomResizedCrop(0.3)
     >>> augment(torch.zeros(8, 1, 28, 28), torch.Generator().manual_seed(0)).shape
