@@ -184,16 +184,24 @@ def sweep_command(
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where the runs look first for their dataset")] = None,
     recipe: RecipeOption = None,
+    select: Annotated[str | None, typer.Option(help="then choose fields (tau,u_min; all) by held-out images")] = None,
+    by: Annotated[str, typer.Option(help="what to choose by: average-std, worst-tail or average")] = "average-std",
 ) -> None:
     """Run what is missing of a grid, several notebooks side by side, or on a Dask cluster.
 
-    Example: clamkit sweep demo --jobs 2
+    Example: clamkit sweep demo --jobs 2; clamkit sweep my_taus.yaml --select tau --by worst-tail
     """
+    wanted = _grid(grid, recipe)
     if dry_run:
-        _show_plan(_grid(grid, recipe), runs, jobs, rerun)
+        _show_plan(wanted, runs, jobs, rerun)
     else:
-        finished = _sweep(_grid(grid, recipe), runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
+        finished = _sweep(wanted, runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
         _say(f"{len(finished)} runs of {grid} are done here")
+        if select:
+            from clamkit.lab import selection
+
+            fields = () if select == "all" else select.replace("-", "_").split(",")
+            _say(str(selection.select(finished, fields, by=by, wanted=wanted.configs())))
 
 
 def _grid(name: str, recipe: str | None = None) -> Grid:
@@ -213,10 +221,10 @@ def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> 
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
         what = f"{row.dataset} {row.method:<14} {row.augmentation} {row.strength:<4g} seed {row.seed}"
         _say(f"{what}  {row.state}  {guess}")
-    side_by_side, _ = workers(jobs, len(missing))
-    left = missing["seconds"].sum(min_count=len(missing)) / side_by_side / 60
+    jobs, _ = workers(jobs, len(missing))
+    left = missing["seconds"].sum(min_count=len(missing)) / jobs / 60
     time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
-    to_do = f"{len(missing)} to do with {side_by_side} side by side: {time_left if len(missing) else 'nothing left'}"
+    to_do = f"{len(missing)} to do with {jobs} side by side: {time_left if len(missing) else 'nothing left'}"
     _say(f"{len(frame)} runs, {len(frame) - len(missing)} done, {to_do}")
     if len(missing):
         _say(costs(grid.configs()[place] for place in missing.index))

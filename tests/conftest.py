@@ -12,7 +12,7 @@ import torch.multiprocessing as mp
 
 import clamkit.data.vision  # noqa: F401  before anything that imports torchvision itself, such as Lightning
 from clamkit.engine.config import RunConfig
-from clamkit.engine.store import Run
+from clamkit.engine.store import Logits, Run
 from clamkit.metrics import fairness
 
 os.environ["CLAMKIT_PROGRESS"] = "0"
@@ -52,13 +52,16 @@ def small_npz(tmp_path) -> Path:
 
 
 class MemoryRun(Run):
-    """A finished run that nobody trained: given test accuracies (and weights) by epoch and class."""
+    """A finished run that nobody trained: given test accuracies (and weights) by epoch and class.
 
-    def __init__(self, config: RunConfig, accuracy: np.ndarray, weight: np.ndarray | None = None):
+    With the accuracies of held-out images it has logits: 100 images of each class, test and held-out.
+    """
+
+    def __init__(self, config: RunConfig, accuracy: np.ndarray, weight=None, held_out: np.ndarray | None = None):
         accuracy = np.atleast_2d(np.asarray(accuracy, dtype=float))
         epochs, classes = accuracy.shape
         weight = np.ones_like(accuracy) if weight is None else np.atleast_2d(np.asarray(weight, dtype=float))
-        self._config = config
+        self._config, self._held_out = config, held_out
         self._summary = {
             **fairness(accuracy[-1]).to_dict(),
             "seconds": 1.0,
@@ -82,10 +85,24 @@ class MemoryRun(Run):
     @property
     def predictions(self) -> pd.DataFrame:
         """100 test images of each class; the wrong ones are taken for the next class."""
-        final = self.test_accuracy.to_numpy()
-        label = np.repeat(np.arange(final.size), 100)
-        right = np.concatenate([np.arange(100) < round(100 * accuracy) for accuracy in final])
-        return pd.DataFrame({"label": label, "prediction": np.where(right, label, (label + 1) % final.size)})
+        return self._predicted(self.test_accuracy.to_numpy())
+
+    @staticmethod
+    def _predicted(accuracy: np.ndarray) -> pd.DataFrame:
+        label = np.repeat(np.arange(len(accuracy)), 100)
+        right = np.concatenate([np.arange(100) < round(100 * share) for share in accuracy])
+        return pd.DataFrame({"label": label, "prediction": np.where(right, label, (label + 1) % len(accuracy))})
+
+    @property
+    def logits(self) -> Logits:
+        """1 for the predicted class, 0 for the others."""
+        if self._held_out is None:
+            return super().logits
+        parts = []
+        for accuracy in (self.wide("test_accuracy").iloc[-1], self._held_out):
+            found = self._predicted(np.asarray(accuracy))
+            parts += [np.eye(len(accuracy), dtype=np.float16)[found["prediction"]], found["label"].to_numpy()]
+        return Logits(*parts)
 
     @property
     def test_accuracy(self) -> pd.Series:
@@ -121,9 +138,9 @@ def two_ranks():
 
 @pytest.fixture
 def memory_run():
-    """Makes runs without training: memory_run(accuracy, weight=None, **fields of RunConfig)."""
+    """Makes runs without training: memory_run(accuracy, weight=None, held_out=None, **fields of RunConfig)."""
 
-    def make(accuracy, weight=None, **fields) -> MemoryRun:
-        return MemoryRun(RunConfig(**fields), accuracy, weight)
+    def make(accuracy, weight=None, held_out=None, **fields) -> MemoryRun:
+        return MemoryRun(RunConfig(**fields), accuracy, weight, held_out)
 
     return make

@@ -89,6 +89,9 @@ class RunConfig(BaseModel):
     crop_bounds: tuple[float, ...] | Literal["weights"] | None = Field(
         None, description="crop_lower_bound of each class (0.3,0.5,…); or set by the weights, the loss plain"
     )
+    whole_views: float = Field(
+        0.0, ge=0, lt=1, description="share of the training images that are shown whole, the same in every class"
+    )
     jitter_strength: float = Field(0.3, ge=0, le=1, description="of brightness, contrast and saturation; 0: none")
     flip: bool = Field(True, description="mirror half of the training images")
     mirror_test: bool = Field(False, description="predict by the mean logits of an image and its mirror image")
@@ -157,8 +160,14 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
-        if self.crop_bounds and self.augmentation != "crop":
-            raise ClamkitError(f"crop_bounds are of crops: with augmentation={self.augmentation!r} nothing is cropped.")
+        if (self.crop_bounds or self.whole_views) and self.augmentation != "crop":
+            name = "crop_bounds" if self.crop_bounds else "whole_views"
+            raise ClamkitError(f"{name} are of crops: with augmentation={self.augmentation!r} nothing is cropped.")
+        if self.whole_views and isinstance(self.crop_bounds, tuple) and max(self.crop_bounds) == 1:
+            raise ClamkitError(
+                f"whole_views={self.whole_views} is the share of every class, but a bound of 1 in crop_bounds shows "
+                "all images of its class whole: give bounds below 1, or leave whole_views away."
+            )
         own = METHODS[self.method]
         if self.acts_on == "sampling" and (own.acts_on == "logits" or (own.acts_on, own.every) == ("loss", "batch")):
             raise ClamkitError(f"acts_on='sampling' does not go with method {self.method!r}, whose loss is its own.")

@@ -133,7 +133,8 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     if config.compile:
         model.compile()
     strength = min(config.crop_bounds) if isinstance(config.crop_bounds, tuple) else config.strength
-    transform = TRANSFORMS[config.augmentation](strength, size=config.image_size, flip=config.flip)
+    more = {"whole_views": config.whole_views} if config.whole_views else {}  # of crops only
+    transform = TRANSFORMS[config.augmentation](strength, size=config.image_size, flip=config.flip, **more)
     options = {"protocol": config.protocol, "label_smoothing": config.label_smoothing} | config.method_settings()
     if isinstance(place := options.get("class_weights"), str) and os.path.isdir(os.path.expanduser(place)):
         options["class_weights"] = RunFolder(os.path.expanduser(place))

@@ -7,7 +7,7 @@ A setting that no method had before also becomes a field of `RunConfig`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log
 from typing import Any
 
@@ -16,6 +16,7 @@ from clamkit.errors import unknown
 PAPER_CLASSES = {  # the paper's datasets and how many classes they have
     "cifar10": 10, "fashion_mnist": 10, "cifar100": 100, "mini_imagenet": 100, "imagenet": 1000, "inaturalist2018": 8142
 }  # fmt: skip
+BIASES = "+biases"
 STAND_INS = {"fashion_mnist_mini": "fashion_mnist", "imagenet_real": "imagenet", "inaturalist2018": "imagenet"}
 
 
@@ -60,9 +61,19 @@ class Method:
         return {key: value for key, value in found.items() if value is not None}
 
 
+class _Methods(dict[str, Method]):
+    """By name. "normal+biases", of a finished run with class biases, is looked up like any other but not in the list:
+    it cannot be trained."""
+
+    def __missing__(self, name: str) -> Method:
+        method = self.get(name.removesuffix(BIASES))
+        if method is None or not name.endswith(BIASES):
+            raise unknown("method", name, self)
+        paler = "".join(f"{(int(method.colour[i : i + 2], 16) + 255) // 2:02x}" for i in (1, 3, 5))
+        return replace(method, label=f"{method.label} + biases", colour=f"#{paler}", marker="$+$")
+
+
 def find_method(name: str) -> Method:
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
     return METHODS[name]
 
 
@@ -88,7 +99,7 @@ _LATE: dict[str | None, dict[str, Any]] = {"mini_imagenet": {"start_epoch": 50},
 
 # Colours are Okabe and Ito's for the paper's methods, told apart by colour-blind readers; their kin get a shade.
 # Markers must be filled ones, which seaborn does not mix with others: where they are used up, a letter is one.
-METHODS: dict[str, Method] = {
+METHODS: dict[str, Method] = _Methods({
     "normal": Method("Normal", "#4d4d4d", "o", "Cross entropy with equal weights: what everybody trains.",
         every="never", acts_on="nothing"),
     "focal": Method("Focal", "#e69f00", "^",
@@ -165,4 +176,4 @@ METHODS: dict[str, Method] = {
         "Weights ∝ (1 − β)/(1 − β^size), one over the effective number of images (Cui et al. 2019), for unbalanced "
         "data; on balanced data it is Normal.",
         weighter="peers.ClassBalanced", settings={"beta": 0.9999}, needs_sizes=True, every="never"),
-}  # fmt: skip
+})  # fmt: skip

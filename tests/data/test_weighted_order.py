@@ -154,6 +154,21 @@ def test_image_files_follow_the_weights(imagenet, monkeypatch):
     assert sum(image.numpy().tobytes() in first for image in weighted[0]) == 6, "first copies are cut as ever"
 
 
+def test_processes_share_weighted_image_files(imagenet):
+    """Two processes with the same generator have, batch by batch, the views that one process alone has."""
+    dataset = load_data("imagenet", data_dir=imagenet, image_size=16)
+
+    def epoch(**place):
+        batches = Batches(RandomResizedCrop(0.3), *PLAIN, "cpu", **place)
+        return list(batches.training(dataset.x_train, dataset.y_train, 4, generator(), torch.tensor([0.5, 1.5])))
+
+    shares = [epoch(rank=rank, world=2) for rank in (0, 1)]
+    for i, (images, labels) in enumerate(epoch()):
+        for rank, share in enumerate(shares):
+            assert torch.equal(share[i][0], images[rank::2])
+            assert torch.equal(share[i][1], labels[rank::2])
+
+
 def test_a_bad_file_drawn_twice_is_named_once(imagenet):
     for i in range(4):
         (imagenet / "train" / "n01443537" / f"n01443537_{i}.JPEG").write_bytes(b"broken")

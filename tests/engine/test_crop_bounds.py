@@ -49,6 +49,28 @@ def test_images_are_cropped_by_the_bound_of_their_class():
         assert ranges[labels == 0].mean() < 220
 
 
+def test_the_share_of_whole_views_is_that_of_every_class():
+    """Of crops of a large image none is whole by chance; the others are those of a run without whole views."""
+    bounds = torch.tensor([0.2, 0.5, 0.8] * 2000, dtype=torch.float64)
+    _, plain = RandomResizedCrop(0.2).draw(6000, 600, 600, generator(), bounds)
+    _, boxes = RandomResizedCrop(0.2, whole_views=0.3).draw(6000, 600, 600, generator(), bounds)
+    whole, by_chance = ((part == torch.tensor([0, 0, 600, 600])).all(1) for part in (boxes, plain))
+    assert torch.equal(boxes[~whole], plain[~whole])
+    for bound in (0.2, 0.5, 0.8):
+        assert by_chance[bounds == bound].float().mean() < 0.02
+        share = whole[(bounds == bound) & ~by_chance].float().mean().item()
+        assert share == pytest.approx(0.3, abs=4 * (0.3 * 0.7 / 2000) ** 0.5), "4 standard errors"
+    one = [RandomResizedCrop(0.2, whole_views=0.5).box(60, 60, generator(seed)) for seed in range(200)]
+    assert 70 < one.count([0, 0, 60, 60]) < 130, "image files too"
+
+
+def test_whole_views_make_another_run_and_none_the_same(config):
+    assert config.model_copy(update={"whole_views": 0.0}).folder() == config.folder()
+    mixed = config.model_copy(update={"whole_views": 0.5, "epochs": 1})
+    plain = train(config.model_copy(update={"epochs": 1}))
+    assert train(mixed).history["train_loss"].tolist() != plain.history["train_loss"].tolist()
+
+
 @pytest.mark.parametrize("fields", [{"crop_bounds": (0.3, 0.3, 0.3)}, {"crop_bounds": "weights", "method": "normal"}])
 @pytest.mark.parametrize("accuracy_from", ["epoch", "pass"])
 def test_equal_bounds_give_the_bits_of_a_plain_run(config, fields, accuracy_from, same_bits):
@@ -59,9 +81,9 @@ def test_equal_bounds_give_the_bits_of_a_plain_run(config, fields, accuracy_from
     same_bits(bounded, plain)
 
 
-@pytest.mark.parametrize("bounds", ["weights", (0.3, 0.6, 1.0)])
-def test_a_stopped_run_goes_on_with_the_same_bits(config, interrupted, tmp_path, same_bits, bounds):
-    config = config.model_copy(update={"crop_bounds": bounds, "tau": 3.0, "lr": 0.01})
+@pytest.mark.parametrize(("bounds", "whole"), [("weights", 0.0), ((0.3, 0.6, 1.0), 0.0), ("weights", 0.4)])
+def test_a_stopped_run_goes_on_with_the_same_bits(config, interrupted, tmp_path, same_bits, bounds, whole):
+    config = config.model_copy(update={"crop_bounds": bounds, "whole_views": whole, "tau": 3.0, "lr": 0.01})
     interrupted(config, 2)
     whole = train(config, runs=tmp_path / "whole")
     assert np.ptp(whole.wide("weight").loc[3]) > 0.1
@@ -91,6 +113,12 @@ def test_weights_that_set_the_bounds_leave_the_loss_alone(config, bounds, factor
         ({"crop_bounds": (0.3, float("nan"))}, "is not allowed"),
         ({"crop_bounds": (0.3, 0.5), "augmentation": "jitter"}, "with augmentation='jitter' nothing is cropped"),
         ({"crop_bounds": "weights", "acts_on": "sampling"}, "the weights act on one of them"),
+        ({"whole_views": 0.5, "augmentation": "jitter"}, "whole_views are of crops: with augmentation='jitter'"),
+        (
+            {"whole_views": 0.5, "crop_bounds": (0.3, 1.0)},
+            "whole_views=0.5 is the share of every class, but a bound of 1",
+        ),
+        ({"whole_views": 1.0}, "whole_views=1.0 is not allowed"),
     ],
 )
 def test_bad_bounds(fields, message):

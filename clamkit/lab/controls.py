@@ -1,0 +1,75 @@
+"""The free control: what class biases, fitted on its held-out images, make of a finished run. Nothing is trained."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from clamkit.engine.config import RunConfig
+from clamkit.engine.store import Logits, Run
+from clamkit.errors import ClamkitError
+from clamkit.methods.posthoc import Biases, fit_biases
+from clamkit.methods.specs import BIASES
+from clamkit.metrics import class_accuracy, fairness
+
+
+class BiasedRun(Run):
+    """A finished run with `biases` added to its logits; its method is called "<method>+biases".
+
+    Weights and history are those of the run; only the test accuracies of the last epoch are those with biases.
+    """
+
+    def __init__(self, run: Run, biases: Biases):
+        self.run, self.biases = run, biases
+
+    @cached_property
+    def config(self) -> RunConfig:
+        return self.run.config.model_copy(update={"method": self.run.config.method + BIASES})
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        logits = self.run.logits
+        return pd.DataFrame({"label": logits.test_labels, "prediction": self.biases.predict(logits.test)})
+
+    @property
+    def logits(self) -> Logits:
+        raise ClamkitError(f"the biases of {self.name} were fitted on its held-out images: what it says of these is no "
+                           "measure of it. Take the logits of the run itself.")  # fmt: skip
+
+    @property
+    def test_accuracy(self) -> pd.Series:
+        label, prediction = self.predictions["label"], self.predictions["prediction"]
+        accuracy = class_accuracy(label, prediction, len(self.class_names))
+        return pd.Series(accuracy, index=self.class_names, name=self.config.method)
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.run.class_names
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return self.run.summary | fairness(self.test_accuracy.dropna()).to_dict()
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        history = self.run.history.copy()
+        last = history["epoch"] == history["epoch"].max()
+        history.loc[last, "test_accuracy"] = self.test_accuracy.to_numpy()[history.loc[last, "class"]]
+        return history
+
+
+def with_biases(run: Run, *, objective: str = "average-std", max_cost: float | None = None) -> BiasedRun:
+    """A finished run of any method with class biases fitted on its held-out images (see `posthoc.fit_biases`).
+
+    It stands in tables, figures and comparisons beside its own run: "Normal + biases". It is not to be committed.
+    """
+    if not run.config.holdout:
+        raise ClamkitError(f"{run.name} has no held-out images to fit biases on, and test images are not for fitting: "
+                           "train it with holdout=50, images of each class.")  # fmt: skip
+    logits = run.logits
+    biases = fit_biases(
+        logits.holdout, logits.holdout_labels, objective=objective, max_cost=max_cost, class_names=run.class_names
+    )
+    return BiasedRun(run, biases)
