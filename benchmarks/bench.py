@@ -29,9 +29,22 @@ from clamkit import paths
 from clamkit.engine.device import find_device, show_progress
 from clamkit.plots.style import save, styled
 from surroundings import by_classes, diagnosis, histories, imports, memory, projections, reading, sweeps, weight_step
-from training import augmentation, by_images, by_resolution, criterion, engine, levers, projection
+from training import augmentation, by_images, by_resolution, criterion, engine, fast, levers, projection
 
-TABLES = (engine, levers, criterion, augmentation, memory, imports, reading, projections, histories, diagnosis, sweeps)
+TABLES = (
+    engine,
+    fast,
+    levers,
+    criterion,
+    augmentation,
+    memory,
+    imports,
+    reading,
+    projections,
+    histories,
+    diagnosis,
+    sweeps,
+)
 CURVES = (by_classes, by_images, by_resolution)
 
 

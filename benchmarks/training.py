@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
-from torch.utils.flop_counter import FlopCounterMode
 
 from clamkit import paths
 from clamkit.data import augment
@@ -21,20 +20,15 @@ from clamkit.engine.config import RunConfig
 from clamkit.engine.device import find_device
 from clamkit.engine.loop import count, set_up, train_epoch
 from clamkit.engine.models import build_model
+from clamkit.engine.recipes import recipe
+from clamkit.lab.costs import SHAPES, flop_per_image, training_flop
 from clamkit.lab.grids import Grid
 from clamkit.methods.weighters import CLAM
 from measure import interleaved, one_thread, row
 
 BATCH, SIDE = 128, 32
 MEAN, STD = (0.5,) * 3, (0.25,) * 3
-IMAGES = {  # training and test images; Mini-ImageNet's 600 a class in the usual 500 + 100
-    "cifar10": (50_000, 10_000),
-    "cifar100": (50_000, 10_000),
-    "fashion_mnist": (60_000, 10_000),
-    "mini_imagenet": (50_000, 10_000),
-    "imagenet": (1_281_167, 50_000),
-    "inaturalist2018": (437_513, 24_426),
-}
+TEST_IMAGES = {"imagenet": 50_000, "inaturalist2018": 24_426}  # of the other datasets 10,000
 v2 = torchvision.transforms.v2
 
 
@@ -147,6 +141,22 @@ def engine(quick: bool) -> Iterator[dict]:
     yield row("… accuracies from a clean pass", more["clean"] / more["normal"])
 
 
+def fast(quick: bool) -> Iterator[dict]:
+    """The fast recipe on whole datasets: FLOP over the paper's, minutes by measured steps, engine over the limit."""
+    for dataset, minutes in {"fashion_mnist": 10, "cifar10": 30, "cifar100": 45}.items():
+        config, paper = (RunConfig(**recipe(name, dataset)) for name in ("fast", "paper"))
+        images, _, side, _ = SHAPES[dataset]
+        fields = config.model_dump(include={"model", "amp", "bias_lr", "lookahead", "label_smoothing"})
+        stretch, limit = (Stretch(1, side, 100 if quick else config.batch_size, **fields) for _ in range(2))
+        t = interleaved(1 if quick else 9, engine=stretch.epoch, limit=limit.limit)
+        whole = images * config.epochs / stretch.batch / 60
+        yield row(
+            f"{dataset}, fast: FLOP of a run / the paper's", training_flop(config) / training_flop(paper), "≤", 0.005
+        )
+        yield row(f"{dataset}, fast: minutes of a run, all threads", whole * t["engine"], "≤", minutes)
+        yield row(f"{dataset}, fast: engine / limit, all threads", t["limit"] / t["engine"], "≥", 0.97)
+
+
 LEVERS: dict[str, dict] = {  # what is set otherwise than CLAM's weights on the loss
     "weights on the sampling": {"acts_on": "sampling"},
     "crop bounds by the weights": {"crop_bounds": "weights"},
@@ -228,29 +238,20 @@ def by_resolution(quick: bool) -> list[dict]:
     return [{"side": side} | milliseconds(Stretch(2, side), 1 if quick else 4) for side in sides]
 
 
-def flops(side: int = 224) -> tuple[float, float]:
-    """Floating point operations of ResNet-50 for an image: (forward and backward, forward alone)."""
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:  # counted, not computed
-        model, x = build_model("resnet50", 1000, 3), torch.zeros(2, 3, side, side)
-        y = model(x)
-        forward = counter.get_total_flops()
-        y.sum().backward()
-    return counter.get_total_flops() / 2, forward / 2
-
-
 def projection(quick: bool) -> dict:
     """Days that all grids of the paper would take on this device at the rate ResNet-50 reaches on it."""
     side, cuda = (64 if quick else 224), torch.cuda.is_available()
     batch = 64 if cuda else 4
     stretch = Stretch(1, side, batch, model="resnet50", stem="imagenet", amp=cuda)
-    rate = batch * flops(side)[0] / statistics.median(interleaved(1 if quick else 3, step=stretch.limit)["step"])
-    learn, look = flops()
+    seconds = statistics.median(interleaved(1 if quick else 3, step=stretch.limit)["step"])
+    rate = batch * flop_per_image("resnet50", 1000, 3, "imagenet", side) / seconds
+    learn = flop_per_image("resnet50", 1000, 3, "imagenet", 224)
     grids = sorted((paths.notebooks() / "sweeps").glob("paper_*.yaml"))
     configs = {config for grid in grids for config in Grid.load(grid).runs()}
-    days = dict.fromkeys(IMAGES, 0.0)
+    days = dict.fromkeys(sorted({config.dataset for config in configs}), 0.0)
     for config in configs:
-        training_images, test_images = IMAGES[config.dataset]
-        days[config.dataset] += config.epochs * (training_images * learn + test_images * look) / rate / 86_400
+        seen = SHAPES[config.dataset][0] + TEST_IMAGES.get(config.dataset, 10_000) / 3  # no backward pass for those
+        days[config.dataset] += config.epochs * seen * learn / rate / 86_400
     return {
         "flops_per_image": learn,
         "flops_per_second": rate,

@@ -49,7 +49,7 @@ def training_flop(config: RunConfig) -> float:
     """FLOP of the training passes of a run on a dataset of SHAPES, forward and backward."""
     images, _, _, classes = SHAPES[config.dataset]
     kept = config.per_class * classes if config.per_class else images - config.holdout * classes
-    return _flop_per_image(*_setting(config)) * kept * config.epochs
+    return flop_per_image(*_setting(config)) * kept * config.epochs
 
 
 def _setting(config: RunConfig) -> Setting:
@@ -75,12 +75,12 @@ def flop_per_second(model: str, classes: int, channels: int, stem: str, side: in
         loss.backward()
         loss.item()  # waits for the device
         taken.append(time.perf_counter() - started)
-    return MEASURED_IMAGES * _flop_per_image(model, classes, channels, stem, side) / min(taken)
+    return MEASURED_IMAGES * flop_per_image(model, classes, channels, stem, side) / min(taken)
 
 
 @cache
-def _flop_per_image(model: str, classes: int, channels: int, stem: str, side: int) -> float:
-    """Forward and backward, counted by torch without computing anything."""
+def flop_per_image(model: str, classes: int, channels: int, stem: str, side: int) -> float:
+    """FLOP of a model's training, forward and backward, counted by torch without computing anything."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
