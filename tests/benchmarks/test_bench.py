@@ -12,7 +12,6 @@ import pytest
 import bench
 import measure
 import surroundings
-import training
 from clamkit import paths
 
 
