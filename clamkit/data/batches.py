@@ -59,7 +59,7 @@ class Batches:
         """The whole set once in random order, augmented, in batches of nearly equal size: (images, labels).
 
         With a weight for each class: as many samples, drawn by `weighted_order`. With a bound for each class, images in
-        memory are cropped by that of theirs.
+        memory are cropped by that of theirs. Labels are best on the CPU: nothing is read back from a GPU then.
         """
         if weights is None:
             samples = torch.randperm(len(x), generator=generator)
@@ -78,7 +78,8 @@ class Batches:
                 images = self.transform.rest(images, *(part[rows].to(self.device) for part in drawn))
                 yield self._finish(images), y[order[rows].to(y.device)].to(self.device)
         else:
-            cut = (part.to(x.device).tensor_split(parts) for part in (order, *drawn))  # no copy to wait for later
+            y, *rest = (part.to(x.device) for part in (y, order, *drawn))  # no copy to wait for later
+            cut = (part.tensor_split(parts) for part in rest)
             for batch in zip(*cut, strict=True):
                 chosen, *parameters = map(self.share, batch)
                 images = self.transform.apply(x.index_select(0, chosen), *parameters)

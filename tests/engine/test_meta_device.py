@@ -4,6 +4,8 @@ One epoch's batches, forward, loss, counts, backward and step, and evaluation, o
 What the engine reads back once an epoch (counts, predictions) is left out: that much is wanted.
 """
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -32,11 +34,18 @@ LEVERS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_autocast(monkeypatch):
+    """It knows no meta device, not even to be switched off there."""
+    monkeypatch.setattr(torch, "autocast", lambda *args, **options: nullcontext())
+
+
 def epoch_on_meta(small_npz, **fields) -> None:
     config = RunConfig(dataset=str(small_npz), batch_size=25, epochs=1, **fields)
     dataset = load_data(small_npz, holdout=config.holdout)
     state = set_up(config, dataset, META)
-    x, y = dataset.x_train.to(META), dataset.y_train.to(META)
+    state.optimizer = torch.optim.SGD(state.model.parameters(), 0.1, 0.9, nesterov=True)  # the fused one knows no meta
+    x, y = dataset.x_train.to(META), dataset.y_train
     weights = torch.tensor([0.5, 1.0, 1.5], dtype=torch.float64)
     drawn_by = weights if config.draws_by_weights else None
     bounds = {"weights": weights / 2, None: None}.get(config.crop_bounds, torch.tensor([0.3, 0.5, 1.0]).double())
@@ -63,11 +72,22 @@ def test_the_meta_device_refuses_what_would_make_a_gpu_wait():
         there + torch.ones(3)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.every != "batch"])
 def test_every_method(small_npz, method):
     epoch_on_meta(small_npz, method=method, **GIVEN.get(method, {}))
 
 
-@pytest.mark.parametrize("lever", LEVERS)
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.every == "batch"])
+def test_methods_that_move_every_batch_read_back_and_nowhere_else(small_npz, method):
+    """Their rule is numpy's: losses or errors of the classes come to the host with every batch. The rest does not."""
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor") as caught:
+        epoch_on_meta(small_npz, method=method)
+    assert "after_batch" in [entry.name for entry in caught.traceback]
+    epoch_on_meta(small_npz, method=method, start_epoch=1)  # before they move
+
+
+@pytest.mark.parametrize(
+    "lever", [pytest.param(name, marks=[pytest.mark.slow] * (name == "ResNet")) for name in LEVERS]
+)
 def test_every_lever(small_npz, lever):
     epoch_on_meta(small_npz, **LEVERS[lever])
