@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
 import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-
-import torch
 
 from clamkit.data.augment import RandomResizedCrop
 from clamkit.data.prepare import prepare
@@ -53,6 +52,6 @@ def loading(quick: bool, photographs: Path | None) -> Iterator[dict]:
 
 def crops(files: Files) -> None:
     """A random crop of each file, as a process that decodes does it."""
-    box = partial(RandomResizedCrop(LOWER_BOUND).box, generator=torch.Generator().manual_seed(0))
+    box = partial(RandomResizedCrop(LOWER_BOUND).box, rng=random.Random(0))
     for i in range(len(files)):
         files.read(i, box)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -167,7 +168,7 @@ class _Reader(torch.utils.data.Dataset):
     def _read(self, position: int, sample: int, seed: int | None) -> tuple[Tensor | None, int, str]:
         index, box = sample % len(self.files), None
         if seed is not None:
-            box = partial(self.transform.box, generator=torch.Generator().manual_seed(seed ^ sample))
+            box = partial(self.transform.box, rng=random.Random(seed ^ sample))
         try:
             return self.files.read(index, box), position, ""
         except NO_IMAGE:
