@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from clamkit.apps.prepare import prepare
 from clamkit.data.augment import RandomResizedCrop
-from clamkit.data.prepare import prepare
 from clamkit.data.readers import IMAGE_TYPES, Files
 from clamkit.data.vision import torchvision
 from measure import interleaved, one_thread, row

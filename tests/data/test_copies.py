@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from clamkit.apps.prepare import prepare
 from clamkit.cli import app
 from clamkit.data.augment import RandomResizedCrop
 from clamkit.data.batches import Batches
+from clamkit.data.copies import MARKER
 from clamkit.data.datasets import image_files, load_data
-from clamkit.data.prepare import MARKER, prepare
 from clamkit.errors import ClamkitError
 
 SIDE = 32  # of the copies here; the images of `imagenet` are 40 to 61 wide and 50 high

@@ -1,22 +1,16 @@
-"""A smaller JPEG copy of a dataset of image files: written once, then found by `load_data`.
+"""Writing a smaller JPEG copy of a dataset of image files, which `clamkit.data.copies` finds.
 
-The copy lies beside the data, `<folder>-256px`, and is a dataset itself: the same folders and file names. It is
-finished when its file MARKER says so, which is written last; the data itself is never written to.
+A stopped one goes on where it was. The data itself is never written to.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
-import json
-import logging
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -24,13 +18,11 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from clamkit.data.readers import NO_IMAGE, RESIZE, Content, Files
+from clamkit.data.copies import MARKER, digest, read_marker
+from clamkit.data.readers import NO_IMAGE
 from clamkit.errors import ClamkitError
 from clamkit.files import write_json
 
-log = logging.getLogger("clamkit")
-
-MARKER = "clamkit-copy.json"
 QUALITY = 90  # of the JPEG files
 SAMPLE = 50  # files that are converted to estimate the space a copy takes
 BATCH = 16  # files a process gets at a time
@@ -76,8 +68,8 @@ def prepare(
 
 def _write(place: Path, names: list[str], size: int, target: Path, jobs: int | None, progress: bool) -> str:
     sizes = [os.path.getsize(place / name) if os.path.isfile(place / name) else -1 for name in names]
-    source = _digest([f"{name} {taken}" for name, taken in zip(names, sizes, strict=True)])
-    wanted = {"size": size, "files": len(names), "names": _digest(names), "source": source}
+    source = digest([f"{name} {taken}" for name, taken in zip(names, sizes, strict=True)])
+    wanted = {"size": size, "files": len(names), "names": digest(names), "source": source}
     state = read_marker(target) or {}
     if state and any(state.get(key) != value for key, value in wanted.items()):
         raise ClamkitError(
@@ -173,56 +165,3 @@ def _check_disk(copy: _Copy, names: Sequence[str]) -> None:
             f"the copy needs about {needed / 1e9:.3g} GB more, and only {free / 1e9:.3g} GB are free at {copy.target}: "
             "free some space, choose a smaller --size, or give another folder with --to."
         )
-
-
-# ----------------------------------------------------------------------------------------------------- finding it
-
-
-def use_copy(place: Path, content: Content) -> Content:
-    """What a reader gave, with the files of the smallest finished copy beside `place` that is large enough, if any.
-
-    Large enough for images of side s is a shorter side of 256/224·s, what evaluation cuts its centre from.
-    """
-    if not (read_marker(place) or {"finished": True})["finished"]:
-        raise ClamkitError(
-            f"{place} is a copy that was not finished: `clamkit data prepare` with the data it is made of goes on with "
-            "it; until then train on that data."
-        )
-    if not isinstance(content["x_train"], Files):
-        return content
-    below, side = len(str(place)) + 1, content["x_train"].size
-    names = {part: [file[below:] for file in content[part].files] for part in ("x_train", "x_test")}
-    for size, folder in _copies(place):
-        state = read_marker(folder)
-        if size < round(RESIZE * side) or state is None:
-            continue
-        if state["finished"] and state["names"] == _digest([*names["x_train"], *names["x_test"]]):
-            log.warning("%s: its %d-px copy in %s is read.", place.name, size, folder)
-            copied = {part: [f"{folder}/{name}" for name in inside] for part, inside in names.items()}
-            return content | {part: Files(files, side, f"{size}-px copy") for part, files in copied.items()}
-        why = "has other files than the data now" if state["finished"] else "is not finished (`clamkit data prepare`)"
-        log.warning("%s: the copy in %s %s and is not used.", place.name, folder, why)
-    return content
-
-
-def _copies(place: Path) -> list[tuple[int, Path]]:
-    pattern = re.compile(rf"{re.escape(place.name)}-(\d+)px")
-    try:
-        found = [(pattern.fullmatch(path.name), path) for path in place.parent.iterdir()]
-    except OSError:
-        return []
-    return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def read_marker(folder: Path) -> dict[str, Any] | None:
-    """What is known of a copy; None for a folder that is none."""
-    try:
-        return {"finished": False, "names": None, **json.loads((folder / MARKER).read_text(encoding="utf-8"))}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError):  # damaged
-        return {"finished": False}
-
-
-def _digest(names: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()
