@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click.core import ParameterSource
 from rich.console import Console
 
 from clamkit import __version__, paths
 from clamkit.apps.data import data_app
+from clamkit.engine import recipes
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
 
 if TYPE_CHECKING:
     from clamkit.engine.store import RunFolder
+    from clamkit.lab.grids import Grid
 
 console = Console(highlight=False, soft_wrap=True)
 app = typer.Typer(
@@ -39,6 +42,9 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 LISTED_RUNS = 100  # that `status` lists one by one; more are counted
+RecipeOption = Annotated[
+    str | None, typer.Option(help=f"settings for a scale, by dataset: {' | '.join(recipes.RECIPES)}")
+]
 RunsOption = Annotated[Path | None, typer.Option("--runs", help="runs folder (default: runs/ in the project)")]
 
 
@@ -50,10 +56,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        expected = isinstance(error, ClamkitError)
-        what = (
-            as_options(str(error)) if expected else f"unexpected {type(error).__name__} (--debug shows where): {error}"
-        )
+        expected, kind = isinstance(error, ClamkitError), type(error).__name__
+        what = as_options(str(error)) if expected else f"unexpected {kind} (--debug shows where): {error}"
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"clamkit: {what}", style="red", markup=False)
         sys.exit(2 if expected else 1)
 
@@ -113,9 +117,10 @@ def _options(
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The values of a Literal, also inside `Literal[…] | None`."""
+    """The values of a Literal, also inside `Literal[…] | None` and `bool | Literal[…]`."""
     kinds = (annotation, *typing.get_args(annotation))
-    return [value for kind in kinds if typing.get_origin(kind) is typing.Literal for value in typing.get_args(kind)]
+    found = [value for kind in kinds if typing.get_origin(kind) is typing.Literal for value in typing.get_args(kind)]
+    return [*found, "true", "false"] if found and bool in kinds else found
 
 
 def _train_command() -> typing.Callable:
@@ -133,13 +138,21 @@ def _train_command() -> typing.Callable:
         parameters.append(parameter(name, field.default, annotation))
     device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
     parameters += [parameter("runs", None, RunsOption), parameter("device", "auto", device)]
+    parameters += [
+        parameter("recipe", None, RecipeOption),
+        parameter("context", inspect.Parameter.empty, typer.Context),
+    ]
 
-    def command(**options: Any) -> None:
+    def command(context: typer.Context, **options: Any) -> None:
         """Train one run, or go on with it where it stopped.
 
-        Example: clamkit train --method clam --crop-lower-bound 0.3 --epochs 6 --seed 5
+        Examples: clamkit train --method clam --crop-lower-bound 0.3 --epochs 6 --seed 5 · clamkit train --recipe fast
+        --dataset cifar10
         """
-        runs, device = options.pop("runs"), options.pop("device")
+        runs, device, recipe = (options.pop(name) for name in ("runs", "device", "recipe"))
+        if recipe:  # what was typed goes before what it says
+            typed = {k: v for k, v in options.items() if context.get_parameter_source(k) != ParameterSource.DEFAULT}
+            options = recipes.recipe(recipe, options["dataset"]) | typed
         config = RunConfig(**options)  # what is wrong is said before torch is loaded
         from clamkit.engine.loop import train
 
@@ -147,9 +160,8 @@ def _train_command() -> typing.Callable:
             run = train(config, runs=runs, device=device)
         if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
             config, s = run.config, run.summary
-            numbers = (
-                f"average {s['average']:.1%}, std {s['std']:.1%}, range {s['range']:.1%}, worst 10 % {s['worst']:.1%}"
-            )
+            names = {"average": "average", "std": "std", "range": "range", "worst": "worst 10 %"}
+            numbers = ", ".join(f"{words} {s[metric]:.1%}" for metric, words in names.items())
             _say(f"{config.method} on {config.dataset}: {numbers}\n{paths.shown(run.folder)}")
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -171,24 +183,31 @@ def sweep_command(
         str | None, typer.Option(help="a Dask scheduler whose workers share the runs folder: tcp://host:8786")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where the runs look first for their dataset")] = None,
+    recipe: RecipeOption = None,
 ) -> None:
     """Run what is missing of a grid, several notebooks side by side, or on a Dask cluster.
 
     Example: clamkit sweep demo --jobs 2
     """
     if dry_run:
-        _show_plan(grid, runs, jobs, rerun)
+        _show_plan(_grid(grid, recipe), runs, jobs, rerun)
     else:
-        finished = _sweep(grid, runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
+        finished = _sweep(_grid(grid, recipe), runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
         _say(f"{len(finished)} runs of {grid} are done here")
 
 
-def _show_plan(grid: str, runs: Path | None, jobs: int | None, rerun: bool) -> None:
-    from clamkit.lab.execution import workers
+def _grid(name: str, recipe: str | None = None) -> Grid:
     from clamkit.lab.grids import Grid
+
+    return Grid.load(name).with_recipe(recipe) if recipe else Grid.load(name)
+
+
+def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> None:
+    from clamkit.lab.costs import costs
+    from clamkit.lab.execution import workers
     from clamkit.lab.runner import plan
 
-    frame = plan(Grid.load(grid), runs)
+    frame = plan(grid, runs)
     missing = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])]
     for row in missing.itertuples():
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
@@ -197,18 +216,17 @@ def _show_plan(grid: str, runs: Path | None, jobs: int | None, rerun: bool) -> N
     side_by_side, _ = workers(jobs, len(missing))
     left = missing["seconds"].sum(min_count=len(missing)) / side_by_side / 60
     time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
-    done = (
-        f"{len(frame)} runs, {len(frame) - len(missing)} done, {len(missing)} to do with {side_by_side} side by side: "
-    )
-    _say(done + (time_left if len(missing) else "nothing left"))
+    to_do = f"{len(missing)} to do with {side_by_side} side by side: {time_left if len(missing) else 'nothing left'}"
+    _say(f"{len(frame)} runs, {len(frame) - len(missing)} done, {to_do}")
+    if len(missing):
+        _say(costs(grid.configs()[place] for place in missing.index))
 
 
-def _sweep(grid: str, runs: Path | None, jobs: int | None, **options: Any) -> list[RunFolder]:
-    from clamkit.lab.grids import Grid
+def _sweep(grid: Grid, runs: Path | None, jobs: int | None, **options: Any) -> list[RunFolder]:
     from clamkit.lab.runner import sweep
 
     with _stoppable():
-        finished, failed = sweep(Grid.load(grid), runs=runs, jobs=jobs, **options)
+        finished, failed = sweep(grid, runs=runs, jobs=jobs, **options)
     if failed:
         folder, why = next(iter(failed.items()))
         others = f"; the other {len(finished)} are finished" if finished else ""
@@ -229,7 +247,7 @@ def demo_command(
 
     Example: clamkit demo
     """
-    finished = _sweep("demo", runs, jobs)
+    finished = _sweep(_grid("demo"), runs, jobs)
     from clamkit.apps import demo
 
     saved = demo.save_figures(finished)

@@ -12,9 +12,8 @@ from pathlib import Path
 import nbformat
 
 from clamkit.errors import ClamkitError
-from clamkit.lab.claims import findings, in_readme
 from clamkit.lab.execution import execute_notebook
-from clamkit.lab.notebooks import strip
+from helpers.claims import findings, in_readme
 
 HERE = Path(__file__).parent
 
@@ -28,6 +27,18 @@ def refresh(path: Path, runs: str) -> None:
     strip(notebook)
     nbformat.write(notebook, path)
     print("refreshed", path.name, flush=True)
+
+
+def strip(notebook: nbformat.NotebookNode) -> None:
+    """Take out of an executed notebook what should not be committed: widget state, times, papermill's own notes."""
+    for name in ("widgets", "papermill"):
+        notebook.metadata.pop(name, None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        for name in ("execution", "papermill"):
+            cell.metadata.pop(name, None)
+        if cell.metadata.get("tags") == []:
+            del cell.metadata["tags"]
 
 
 def write_findings(root: Path) -> None:

@@ -47,7 +47,7 @@ nearly_good = st.fixed_dictionaries({}, optional=choices | {"seed": st.integers(
 
 def some_or(many: int):
     """Few cases in the quick set, all of them among the slow tests."""
-    few, all_ = pytest.param(many // 25, id="some"), pytest.param(many, id="all", marks=pytest.mark.slow)
+    few, all_ = pytest.param(many // 50, id="some"), pytest.param(many, id="all", marks=pytest.mark.slow)
     return pytest.mark.parametrize("cases", [few, all_])
 
 

@@ -79,13 +79,17 @@ def imports(tree: ast.AST, *, when_loaded: bool = False) -> set[str]:
 
 def own_imports(module: str, *, when_loaded: bool = False) -> set[str]:
     """Modules of the package that a module imports."""
+    return homes(MODULES[module], when_loaded=when_loaded)
+
+
+def homes(tree: ast.AST, *, when_loaded: bool = False) -> set[str]:
     found = set()
-    for name in imports(MODULES[module], when_loaded=when_loaded):
+    for name in imports(tree, when_loaded=when_loaded):
         if name.split(".")[0] == "clamkit" and name != "clamkit.__version__":
             parts = name.split(".")[1:]
             prefixes = [".".join(parts[:i]) for i in range(len(parts), 0, -1)]
             home = next((prefix for prefix in prefixes if prefix in MODULES), None)
-            assert home, f"{module} imports {name}: inside the package names come from their homes"
+            assert home, f"{name} is imported: inside the package names come from their homes"
             found.add(home)
     return found
 
@@ -142,24 +146,30 @@ def test_the_light_modules_load_no_torch():
     assert not set(loaded) & set(HEAVY)
 
 
-@pytest.mark.parametrize("module", ["lab.claims", "lab.tables", "lab.results", "lab.paper"])
+@pytest.mark.parametrize("module", ["lab.tables", "lab.results", "lab.paper", "helpers"])
 def test_analysis_does_not_import_what_executes_runs(module):
-    assert not reachable(module) & {"lab.runner", "lab.execution", "lab.cluster"}
+    direct = {module}
+    if module == "helpers":
+        files = (ROOT / "notebooks" / "helpers").glob("*.py")
+        direct = {home for file in files for home in homes(ast.parse(file.read_text(encoding="utf-8")))}
+    found = direct.union(*map(reachable, direct))
+    assert not found & {"lab.runner", "lab.execution", "lab.cluster"}
 
 
 def test_files_stay_small(capsys):
     """The plan is a core of about 3,000 lines and a package of about 7,000 (first edition: 3,900 and 8,551).
 
     Reached were 3,690 with the ground floor, and 7,160; class biases, peers, held-out images, sampling and a criterion
-    that takes what others take came after it. Further additions are paid for by cuts.
+    that takes what others take came after it (8,470), and what one notebook alone uses went beside it. The limits are
+    what is reached: further additions are paid for by cuts.
     """
     lines = {module: len(source.splitlines()) for module, source in SOURCES.items()}
     core = sum(count for module, count in lines.items() if folder_of(module) in CORE)
     with capsys.disabled():
         print(f"\nlines: core {core}, package {sum(lines.values())}")
     assert {module: count for module, count in lines.items() if count > 400} == {}
-    assert core < 5_000
-    assert sum(lines.values()) < 8_500
+    assert core <= 4_950
+    assert sum(lines.values()) <= 7_900
 
 
 # -------------------------------------------------------------------------------------------------------- pins

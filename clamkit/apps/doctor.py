@@ -29,34 +29,35 @@ Check = tuple[str, str, str | None]  # what is looked at, what was found, and wh
 
 def checks() -> list[Check]:
     """Everything that was looked at, in order."""
-    return [_machine(), _device(), _packages(), *_datasets(), *_folders(), _notebooks(), *_extras()]
+    machine = f"{__version__}, Python {platform.python_version()} on {platform.platform()}"
+    places = {"runs": paths.runs(), "figures": paths.figures(), "cache": paths.cache()}
+    packages, *extras = _packages()
+    folders = [_folder(label, folder) for label, folder in places.items()]
+    return [("clamkit", machine, None), _device(), packages, *_datasets(), *folders, _notebooks(), *extras]
 
 
 def doctor() -> tuple[list[str], bool]:
     """(a line for each check and each problem, whether all that is not optional works)."""
     found = checks()
     lines = [f"{kind:<10} {text}" for kind, text, _ in found]
-    broken = [problem for kind, _, problem in found if problem and kind != "extra"]
-    optional = [problem for kind, _, problem in found if problem and kind == "extra"]
-    lines += [f"{'problem':<10} {problem}" for problem in broken]
-    lines += [f"{'missing':<10} {problem}" for problem in optional]
-    return lines if broken or optional else [*lines, "nothing is missing"], not broken
-
-
-def _machine() -> Check:
-    return "clamkit", f"{__version__}, Python {platform.python_version()} on {platform.platform()}", None
+    broken = [f"{'problem':<10} {problem}" for kind, _, problem in found if problem and kind != "extra"]
+    optional = [f"{'missing':<10} {problem}" for kind, _, problem in found if problem and kind == "extra"]
+    return [*lines, *(broken + optional or ["nothing is missing"])], not broken
 
 
 def _device() -> Check:
     try:
         import torch
 
-        from clamkit.engine.device import find_device
+        from clamkit.engine.device import bfloat16_speed, find_device
     except (ImportError, OSError) as error:
         return "device", "unknown", f"torch cannot be imported ({error}): install it again."
     device = find_device()
     what = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    return "device", f"{device} ({what}), {os.cpu_count()} cores", None
+    half = (
+        f"bfloat16 has {speed:.1f} times float32's speed" if (speed := bfloat16_speed()) else "bfloat16 does not work"
+    )
+    return "device", f"{device} ({what}), {os.cpu_count()} cores, on which {half}", None
 
 
 def _requirements() -> dict[str, list[str]]:
@@ -80,16 +81,26 @@ def _absent(names: list[str]) -> list[str]:
     return found
 
 
-def _packages() -> Check:
+def _packages() -> list[Check]:
+    """What clamkit always needs, then a check for each extra."""
     try:
-        needed = _requirements().get("", [])
+        extras = _requirements()
     except PackageNotFoundError:
         text = "clamkit itself is not installed, only on the path"
-        return "packages", text, "clamkit is not installed: `make setup` in a checkout, or `pip install .`."
+        return [("packages", text, "clamkit is not installed: `make setup` in a checkout, or `pip install .`.")]
+    needed = extras.pop("", [])
     absent = _absent(needed)
     text = ", ".join(f"{name} {version(name)}" for name in needed if name not in absent)
     problem = f"not installed: {', '.join(absent)}. `pip install {' '.join(absent)}` brings them." if absent else None
-    return "packages", text, problem
+    found: list[Check] = [("packages", text, problem)]
+    for extra, names in extras.items():
+        if paths.in_checkout() or extra not in FOR_DEVELOPERS:
+            absent = _absent(names)
+            text = f"{extra} ({EXTRAS.get(extra, '')}): {'not installed' if absent else 'installed'}"
+            it = "it" if len(absent) == 1 else "them"
+            advice = f"{', '.join(absent)}: `pip install 'clamkit[{extra}]'` brings {it}" if absent else None
+            found.append(("extra", text, advice))
+    return found
 
 
 def _datasets() -> list[Check]:
@@ -102,11 +113,6 @@ def _datasets() -> list[Check]:
         text = f"{EMBEDDED}, which comes with clamkit, was not found: restore it from the repository, or install again."
         found.append(("data", "the defaults will not work", text))
     return found
-
-
-def _folders() -> list[Check]:
-    places = (("runs", paths.runs()), ("figures", paths.figures()), ("cache", paths.cache()))
-    return [_folder(label, folder) for label, folder in places]
 
 
 def _folder(label: str, folder: Path) -> Check:
@@ -132,19 +138,3 @@ def _notebooks() -> Check:
         return "notebooks", "absent", str(error)
     problem = None if notebooks and grids else f"{paths.notebooks()} lacks notebooks or grids: install clamkit again."
     return "notebooks", f"{notebooks} notebooks and {grids} grids in {paths.shown(paths.notebooks())}", problem
-
-
-def _extras() -> list[Check]:
-    try:
-        named = _requirements()
-    except PackageNotFoundError:
-        return []  # said above
-    found: list[Check] = []
-    for extra, names in named.items():
-        if not extra or (extra in FOR_DEVELOPERS and not paths.in_checkout()):
-            continue
-        absent = _absent(names)
-        text = f"{extra} ({EXTRAS.get(extra, '')}): {'not installed' if absent else 'installed'}"
-        advice = f"{', '.join(absent)}: `pip install 'clamkit[{extra}]'` brings {'it' if len(absent) == 1 else 'them'}"
-        found.append(("extra", text, advice if absent else None))
-    return found

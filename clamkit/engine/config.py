@@ -15,7 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods.specs import METHODS
 
-MODELS = ("tiny_resnet", "resnet18", "resnet50", "tiny_vit", "vit_small", "vit_base")
+MODELS = (
+    *("tiny_resnet", "resnet18", "resnet50", "tiny_vit", "vit_small", "vit_base"),
+    *("fastnet_small", "fastnet", "fastnet_wide"),
+)
 WITHOUT_EFFECT = {"data_dir", "keep_logits"}  # where it finds its data and what it keeps do not make another run
 STRENGTHS = {"crop": "crop_lower_bound", "jitter": "jitter_strength"}  # the field that says how strong
 
@@ -88,6 +91,7 @@ class RunConfig(BaseModel):
     )
     jitter_strength: float = Field(0.3, ge=0, le=1, description="of brightness, contrast and saturation; 0: none")
     flip: bool = Field(True, description="mirror half of the training images")
+    mirror_test: bool = Field(False, description="predict by the mean logits of an image and its mirror image")
 
     model: str = Field("tiny_resnet", description="one of " + ", ".join(MODELS))
     stem: Literal["imagenet", "small"] = Field(
@@ -99,9 +103,15 @@ class RunConfig(BaseModel):
     lr: float = Field(0.1, gt=0, description="peak learning rate of SGD; as the released code")
     momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum; as the released code")
     weight_decay: float = Field(5e-4, ge=0, description="as the released code on CIFAR-100; 1e-3 on other small sets")
-    schedule: Literal["onecycle", "constant"] | None = Field(None, description="of the rate; default by protocol")
+    schedule: Literal["onecycle", "constant", "triangle"] | None = Field(
+        None, description="of the rate; default by protocol"
+    )
+    bias_lr: float = Field(1.0, gt=0, description="rate of the biases, as a multiple of lr; fastnets like 64")
+    lookahead: float = Field(0.0, ge=0, lt=1, description="every 5 steps the network moves back to its running mean")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")
-    amp: bool = Field(False, description="mixed precision: bfloat16, or float16 on a GPU that lacks it")
+    amp: bool | Literal["auto"] = Field(
+        False, description="mixed precision: bfloat16, or float16 on a GPU that lacks it; auto: where it is faster"
+    )
     compile: bool = Field(False, description="torch.compile the model: pays for long runs on a GPU")
     keep_logits: bool = Field(True, description="logits of test and held-out images; 100 MB at ImageNet's size")
     seed: int = Field(0, ge=0, description="fixes initialisation, order and augmentation")
@@ -154,6 +164,8 @@ class RunConfig(BaseModel):
             raise ClamkitError(f"acts_on='sampling' does not go with method {self.method!r}, whose loss is its own.")
         if self.crop_bounds == "weights" and self.draws_by_weights:
             raise ClamkitError("crop_bounds='weights' and acts_on='sampling': the weights act on one of them.")
+        if self.mirror_test and not self.flip:
+            raise ClamkitError("mirror_test=True goes with flip=True: the network has seen no mirror images.")
         if self.accuracy_from == "holdout" and not self.holdout:
             raise ClamkitError("accuracy_from='holdout' needs held-out images: give holdout=, how many of each class.")
         return self

@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import platform
+import subprocess
 import sys
+import warnings
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
+from clamkit import paths
 from clamkit.errors import ClamkitError, unknown
+from clamkit.files import sha256, write_json
+
+PAYS = 1.1  # times float32's speed from which amp="auto" takes bfloat16
+PROBE = """
+import time, torch
+from torch import nn
+torch.set_num_threads(1)
+parts = [nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1), nn.AdaptiveMaxPool2d(2), nn.Flatten()]
+model = nn.Sequential(*parts, nn.Linear(256, 256)).to(memory_format=torch.channels_last)
+x = torch.randn(64, 64, 16, 16).contiguous(memory_format=torch.channels_last)
+best = {}
+for _ in range(8):
+    for half in (False, True):
+        started = time.process_time()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            model(x).float().sum().backward()
+        best[half] = min(best.get(half, 99), time.process_time() - started)
+print(best[False] / best[True])
+"""
 
 
 def find_device(name: str = "auto") -> torch.device:
@@ -23,10 +50,48 @@ def find_device(name: str = "auto") -> torch.device:
     return torch.device(name)
 
 
-def mixed_precision(device: torch.device) -> torch.dtype:
-    """bfloat16, which needs no scaling of the loss; float16 on GPUs that are older than it."""
+def mixed_precision(device: torch.device, amp: bool | str = True) -> torch.dtype | None:
+    """What the forward pass computes in: bfloat16, float16 on GPUs that are older than it, None for float32.
+
+    amp  as in a run's config; "auto" is bfloat16 but for CPUs where it was measured not to pay
+    """
+    if not amp:
+        return None
+    if device.type == "cpu":
+        speed = bfloat16_speed()
+        if amp == "auto":
+            return torch.bfloat16 if speed >= PAYS else None
+        if not speed:
+            raise ClamkitError(
+                "amp=True computes in bfloat16, which does not work on this processor with this torch. Set amp=False, "
+                "or amp='auto', which takes it only where it works and pays."
+            )
+        if speed < 1:
+            warnings.warn(f"bfloat16 has {speed:.2f} times float32's speed here; amp='auto' leaves it.", stacklevel=2)
     old = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.float16 if old else torch.bfloat16
+
+
+@functools.cache
+def bfloat16_speed() -> float:
+    """How many times faster than float32 a CPU trains in bfloat16; 0 where it does not work.
+
+    Measured by another Python, because some processors end it there, and kept in the cache folder for each processor
+    and torch.
+    """
+    facts = [torch.__version__, platform.machine(), os.environ.get("ONEDNN_MAX_CPU_ISA")]
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        facts += sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    file = paths.cache() / f"bfloat16-{sha256(json.dumps(facts).encode())[:12]}.json"
+    with suppress(OSError, ValueError):
+        return float(json.loads(file.read_text(encoding="utf-8"))["speed"])
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
+    speed = float(done.stdout) if done.returncode == 0 else 0.0
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"speed": speed})
+    return speed
 
 
 def show_progress(progress: bool | None = None) -> bool:

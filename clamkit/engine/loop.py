@@ -30,15 +30,15 @@ from clamkit.data.readers import Files
 from clamkit.engine import distributed
 from clamkit.engine.config import PROTOCOLS, RunConfig
 from clamkit.engine.device import find_device, mixed_precision, show_progress
-from clamkit.engine.models import build_model, orthogonal_init
+from clamkit.engine.models import FastNet, build_model, orthogonal_init
+from clamkit.engine.optimizer import Lookahead, build_optimizer, learning_rate, set_rate
 from clamkit.engine.store import COLUMNS, Logits, RunFolder, RunStore
 from clamkit.errors import ClamkitError
 from clamkit.methods.weighters import Weighter, build_method
 from clamkit.metrics import class_accuracy, fairness
 
-WARM_UP = 0.3  # share of the steps in which the one-cycle rate rises, from 1/25 of the peak; then a cosine to ~0
-START, END = 1 / 25, 1e-5
-STATEFUL = ("model", "optimizer", "scaler", "weighter")  # parts of a state whose `state_dict` a checkpoint holds
+STATEFUL = ("model", "optimizer", "scaler", "weighter", "average")  # whose `state_dict` a checkpoint holds
+WHITENED = 2000  # images that the first layer of a fastnet is set by
 FLOAT16_MAX = torch.finfo(torch.float16).max
 
 History = list[dict[str, Tensor]]  # for each epoch, the columns of a run's history by class
@@ -95,14 +95,16 @@ class TrainingState:
     amp: torch.dtype | None = None  # of the forward pass; None: float32
     scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))  # for float16
     kept: dict[str, Tensor] | None = None  # the network to return to, for methods that do
+    average: Lookahead | None = None  # of the network's weights
     plain_loss: bool = False  # the weights act on something else than the loss
+    mirror_test: bool = False  # predict by two views
     parallel: nn.Module | None = None  # the model as several processes train it: their gradients averaged
     history: History = field(default_factory=list)
 
     def load(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         for name in STATEFUL:
-            if name != "scaler" or saved.get(name):  # only float16 leaves a state of the scaler
+            if saved.get(name):  # only float16 leaves a state of the scaler
                 getattr(self, name).load_state_dict(saved[name])
         self.kept = saved["best"]
         self.history = [dict(zip(COLUMNS, rows, strict=True)) for rows in saved["history"]]
@@ -110,7 +112,8 @@ class TrainingState:
     def to_save(self, seconds: float) -> dict[str, Any]:
         history = [[row[name] for name in COLUMNS] for row in self.history]
         others = {"best": self.kept, "history": history, "seconds": seconds, "data": self.dataset.sha256}
-        return {name: getattr(self, name).state_dict() for name in STATEFUL} | others
+        parts = {name: getattr(self, name) for name in STATEFUL}
+        return {name: part.state_dict() for name, part in parts.items() if part is not None} | others
 
 
 def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> TrainingState:
@@ -126,10 +129,7 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     if world > 1 and device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # on CPUs each process normalises by its own part
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    momentum, decay = config.momentum, config.weight_decay
-    optimizer = torch.optim.SGD(
-        model.parameters(), config.lr, momentum, weight_decay=decay, nesterov=momentum > 0, fused=True
-    )
+    optimizer = build_optimizer(model, config)
     if config.compile:
         model.compile()
     strength = min(config.crop_bounds) if isinstance(config.crop_bounds, tuple) else config.strength
@@ -140,11 +140,18 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     weighter = build_method(config.method, config.dataset, dataset.num_classes, sizes=dataset.sizes, **options)
     skip_bad = config.skip_bad_images
     batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=skip_bad, rank=rank, world=world)
-    amp = mixed_precision(device) if config.amp else None
+    if isinstance(model, FastNet):
+        some = torch.arange(0, len(dataset.x_train), math.ceil(len(dataset.x_train) / WHITENED))
+        model.whiten(torch.cat([x for x, _ in batches.plain(dataset.x_train[some], dataset.y_train[some])]))
+    amp = mixed_precision(device, config.amp)
     scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
     parallel = DistributedDataParallel(model) if world > 1 else None
     state = TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
     state.plain_loss = config.draws_by_weights or config.crop_bounds == "weights"
+    state.mirror_test = config.mirror_test
+    if config.lookahead:
+        steps = math.ceil(len(dataset.x_train) / config.batch_size) * config.epochs
+        state.average = Lookahead(model, config.lookahead, steps)
     return state
 
 
@@ -217,7 +224,7 @@ def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], 
     losses = []
     state.model.train()
     for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
-        state.optimizer.param_groups[0]["lr"] = rate
+        set_rate(state.optimizer, rate)
         logits = forward(state, x)
         state.weighter.observe(logits.detach(), y)  # before the loss: some rules move with every batch
         loss = (state.weighter.plain_loss if state.plain_loss else state.weighter.loss)(logits, y)
@@ -225,6 +232,8 @@ def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], 
         state.scaler.scale(loss * distributed.loss_scale(len(y), y.device)).backward()
         state.scaler.step(state.optimizer)
         state.scaler.update()
+        if state.average:
+            state.average.step()
         losses.append(loss.detach())
     distributed.broadcast(state.model.buffers())
     return torch.stack(losses)
@@ -254,20 +263,9 @@ def predict(state: TrainingState, part: str = "test", *, logits: bool = False) -
     state.model.eval()
     found = []
     for x, y in state.batches.plain(getattr(state.dataset, f"x_{part}"), getattr(state.dataset, f"y_{part}")):
-        z = forward(state, x)
+        z = (forward(state, x) + forward(state, x.flip(3))) / 2 if state.mirror_test else forward(state, x)
         found.append((y, z.argmax(1), *([z.float().clamp(-FLOAT16_MAX, FLOAT16_MAX).half()] if logits else [])))
     return tuple(distributed.gather(torch.cat(parts)).cpu().numpy() for parts in zip(*found, strict=True))
-
-
-def learning_rate(schedule: str, step: int, steps: int) -> float:
-    """Share of the peak rate at a step of the whole training: constant, or torch's OneCycleLR as a function."""
-    if schedule == "constant":
-        return 1.0
-    rise = WARM_UP * steps - 1
-    if step <= rise:
-        return 1 + (START - 1) * (1 + math.cos(math.pi * step / rise)) / 2
-    end = START * END
-    return end + (1 - end) * (1 + math.cos(math.pi * (step - rise) / (steps - 1 - rise))) / 2
 
 
 def _class_bounds(config: RunConfig, weights: Tensor) -> Tensor | None:
@@ -287,6 +285,7 @@ def _summary(state: TrainingState, labels: np.ndarray, predicted: np.ndarray, se
         "seconds": seconds,
         "device": str(state.device),
         "threads": torch.get_num_threads(),
+        "precision": str(state.amp or torch.float32).removeprefix("torch."),
         "parameters": sum(p.numel() for p in state.model.parameters()),
         "data": state.dataset.sha256,
         "class_names": list(state.dataset.class_names),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -10,6 +13,10 @@ from clamkit.errors import ClamkitError, unknown
 
 PATCH = {"imagenet": 16, "small": 4}  # by stem: pixels of a ViT's patch
 VITS = {"tiny_vit": (4, 4, 64), "vit_small": (12, 6, 384), "vit_base": (12, 12, 768)}  # layers, heads, width
+FAST = {"fastnet_small": (32, 128, 128), "fastnet": (64, 256, 256), "fastnet_wide": (96, 384, 384)}  # channels
+FAST_SIZES = (24, 128)  # pixels a fastnet takes, from and to
+FILTERS = 12  # pairs of filters in the first layer of a fastnet, at most
+NOISE = 5e-4  # added to the variances it divides by
 
 
 class _Block(nn.Module):
@@ -39,6 +46,58 @@ def tiny_resnet(num_classes: int, channels: int = 1) -> nn.Module:
     return nn.Sequential(*stem, *blocks, *head)
 
 
+class FastNet(nn.Module):
+    """A plain convolutional network made to learn in few epochs, for images of 24–128 px.
+
+    The first layer is fixed and whitens small patches of the training images (`whiten`); three groups of two
+    convolutions follow, each of which begins as the identity, with batch norms that learn shifts only. Larger images
+    are cut into larger patches, so that the groups always work on about 30×30 places.
+    """
+
+    def __init__(self, channels: int, widths: tuple[int, ...], num_classes: int, image_size: int):
+        super().__init__()
+        if not FAST_SIZES[0] <= image_size <= FAST_SIZES[1]:
+            raise ClamkitError(
+                f"a fastnet takes images of {FAST_SIZES[0]} to {FAST_SIZES[1]} pixels, not {image_size}: set another "
+                "image_size, or take a resnet."
+            )
+        stride = math.ceil(image_size / 32)
+        pairs = min(FILTERS, channels * (stride + 1) ** 2)
+        self.patches = nn.Conv2d(channels, 2 * pairs, stride + 1, stride)
+        self.patches.weight.requires_grad_(False)
+        layers: list[nn.Module] = []
+        for before, width in zip((2 * pairs, *widths), widths, strict=False):
+            layers += [_identity_conv(before, width), nn.MaxPool2d(2), _shift_norm(width), nn.GELU()]
+            layers += [_identity_conv(width, width), _shift_norm(width), nn.GELU()]
+        self.groups = nn.Sequential(*layers)
+        self.head = nn.Linear(widths[-1], num_classes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.groups(F.gelu(self.patches(x))).amax((2, 3))) / 9
+
+    @torch.no_grad()
+    def whiten(self, images: Tensor) -> None:
+        """Set the first layer's filters: ± the main directions of the images' patches, each with variance 1."""
+        size, stride, pairs = self.patches.kernel_size[0], self.patches.stride[0], self.patches.out_channels // 2
+        patches = F.unfold(images.float(), size, stride=stride).transpose(1, 2).flatten(0, 1)
+        values, vectors = torch.linalg.eigh(torch.cov(patches.T.double()))
+        filters = (vectors / (values + NOISE).sqrt()).T.flip(0)[:pairs].reshape(pairs, -1, size, size)
+        self.patches.weight.copy_(torch.cat([filters, -filters]))
+        self.patches.bias.zero_()  # type: ignore[union-attr]
+
+
+def _identity_conv(before: int, after: int) -> nn.Conv2d:
+    conv = nn.Conv2d(before, after, 3, padding=1, bias=False)
+    nn.init.dirac_(conv.weight.data[:before])
+    return conv
+
+
+def _shift_norm(channels: int) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(channels, momentum=0.4)  # few epochs: statistics must follow quickly
+    norm.weight.requires_grad_(False)
+    return norm
+
+
 def build_model(
     name: str, num_classes: int, channels: int = 3, stem: str = "imagenet", image_size: int = 224
 ) -> nn.Module:
@@ -46,7 +105,7 @@ def build_model(
 
     stem        "small" is for images of 28–64 px: ResNets begin with 3×3 stride 1 and no pooling, ViTs cut patches of
                 4 pixels instead of 16
-    image_size  needed by the ViTs alone
+    image_size  needed by the ViTs and fastnets alone
     """
     if name not in MODELS:
         raise unknown("model", name, MODELS)
@@ -54,6 +113,8 @@ def build_model(
         raise unknown("stem", stem, PATCH)
     if name == "tiny_resnet":
         return tiny_resnet(num_classes, channels)
+    if name in FAST:
+        return FastNet(channels, FAST[name], num_classes, image_size)
     from clamkit.data.vision import torchvision  # slow to import: only for models that need it
 
     if name in VITS:

@@ -65,9 +65,11 @@ class Run(ABC):
         """One row for each epoch and class: epoch, class, weight, train_accuracy, train_loss, test_accuracy."""
 
     @property
-    @abstractmethod
     def predictions(self) -> pd.DataFrame:
         """label and prediction of each test image, in the order of the test set."""
+        raise ClamkitError(
+            "committed results carry no predictions: train the run here (`make demo`, `clamkit train`) to see them."
+        )
 
     @property
     def logits(self) -> Logits:

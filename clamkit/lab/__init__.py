@@ -1,1 +1,1 @@
-"""The reproduction around the core: grids of runs, committed results, the paper's numbers and claims."""
+"""The reproduction around the core: grids of runs, committed results, tables, the paper's numbers."""

@@ -5,27 +5,32 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from clamkit import paths
 from clamkit.engine.config import RunConfig
+from clamkit.engine.recipes import RECIPES, recipe
 from clamkit.errors import ClamkitError, not_installed, unknown
 
-KEYS = ("notebook", "fixed", "axes", "grids")
+KEYS = ("notebook", "recipe", "fixed", "axes", "grids")
 MAX_RUNS = 100_000
 DEFAULT_NOTEBOOK = "10_train_fashion_mnist"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of the axes, each a run of one notebook; `fixed` holds for all. `parts` are further grids."""
+    """All combinations of the axes, each a run of one notebook; `fixed` holds for all. `parts` are further grids.
+
+    What neither `fixed` nor an axis says is as in the `recipe` for the dataset.
+    """
 
     name: str
     notebook: str
     axes: dict[str, list]
     fixed: dict[str, Any] = field(default_factory=dict)
+    recipe: str = "small"
     parts: tuple[Grid, ...] = ()
 
     @classmethod
@@ -71,25 +76,33 @@ class Grid:
                 raise ClamkitError(f"{key!r} is fixed in grid {name} and an axis too: it can be one of the two.")
         if (count := math.prod(map(len, axes.values()))) > MAX_RUNS:
             raise ClamkitError(f"grid {name} has {count} runs: more than {MAX_RUNS} must be a mistake.")
-        notebook = content.get("notebook", DEFAULT_NOTEBOOK)
+        notebook, by = content.get("notebook", DEFAULT_NOTEBOOK), content.get("recipe", "small")
+        if by not in RECIPES:
+            raise unknown(f"recipe in grid {name}", str(by), RECIPES)
         if not isinstance(notebook, str) or not isinstance(grids, list) or not all(isinstance(g, dict) for g in grids):
             raise ClamkitError(f"grid {name}: `notebook` must be a name, and `grids` a list of grids.")
         parts = []
         for part in grids:
             own = part.get("fixed") or {}
-            shared = {"notebook": notebook, "fixed": fixed | own if isinstance(own, dict) else own}
+            shared = {"notebook": notebook, "recipe": by, "fixed": fixed | own if isinstance(own, dict) else own}
             parts.append(cls.parse(name, shared | {key: part[key] for key in part if key != "fixed"}))
-        return cls(name, notebook, axes, fixed, tuple(parts))
+        return cls(name, notebook, axes, fixed, by, tuple(parts))
 
     def runs(self) -> dict[RunConfig, str]:
         """Each run and the notebook that makes it, in order; a run that stands in two parts comes once."""
         found = {}
         if self.axes:
             for values in itertools.product(*self.axes.values()):
-                found[RunConfig(**self.fixed, **dict(zip(self.axes, values, strict=True)))] = self.notebook
+                fields = self.fixed | dict(zip(self.axes, values, strict=True))
+                dataset = fields.get("dataset", RunConfig.model_fields["dataset"].default)
+                found[RunConfig(**(recipe(self.recipe, str(dataset)) | fields))] = self.notebook
         for part in self.parts:
             found |= {config: name for config, name in part.runs().items() if config not in found}
         return found
+
+    def with_recipe(self, name: str) -> Grid:
+        """The same runs by another recipe."""
+        return replace(self, recipe=name, parts=tuple(part.with_recipe(name) for part in self.parts))
 
     def configs(self) -> list[RunConfig]:
         return list(self.runs())

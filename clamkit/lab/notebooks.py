@@ -1,4 +1,4 @@
-"""Notebooks as programs: the config their parameter cell describes, the names it has, and refreshing them in place."""
+"""Notebooks as programs: the config their parameter cell describes, and the names it has."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ from typing import Any
 
 from clamkit import paths
 from clamkit.engine.config import RunConfig
-from clamkit.engine.recipes import paper_recipe
+from clamkit.engine.recipes import recipe
 from clamkit.errors import ClamkitError, not_installed, unknown
 
 PAPERMILL_MARK = "# Parameters"  # the first line of the cell papermill injects
-SCALES = ("small", "paper")
 
 
 def notebook_config(namespace: dict[str, Any], paper_dataset: str | None = None) -> RunConfig:
     """The config that a notebook's parameter cell describes: pass `globals()`.
 
-    `options` (a dict) may hold any further field; `scale = "paper"` takes the paper's recipe for `paper_dataset`.
+    `options` (a dict) may hold any further field; `scale` names a recipe ("small", "fast", "long", "paper"), which
+    all but the small one replace fields of the parameter cell, and is that for `paper_dataset`.
     A parameter injected by papermill that the notebook does not know raises, where papermill itself only warns.
     """
     _check_injected(namespace)
     fields = {key: namespace[key] for key in RunConfig.model_fields if key in namespace}
     scale = namespace.get("scale", "small")
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
-    if scale == "paper" and paper_dataset:
-        fields |= paper_recipe(paper_dataset)
+    if scale != "small" and paper_dataset:
+        fields |= recipe(scale, paper_dataset)
     options = namespace.get("options") or {}
     if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
         raise ClamkitError(f"options={options!r} is not allowed: it must be a dict of further fields.")
@@ -69,15 +67,3 @@ def notebook_parameters(notebook: Path) -> set[str]:
         return set(inspect_notebook(str(notebook)))
     except ValueError as error:  # no kernel named, or none that papermill knows
         raise ClamkitError(f"papermill cannot read {paths.shown(notebook)}: {error}") from error
-
-
-def strip(notebook: Any) -> None:
-    """Take out of an executed notebook what should not be committed: widget state, times, papermill's own notes."""
-    for name in ("widgets", "papermill"):
-        notebook.metadata.pop(name, None)
-    notebook.metadata["language_info"] = {"name": "python"}
-    for cell in notebook.cells:
-        for name in ("execution", "papermill"):
-            cell.metadata.pop(name, None)
-        if cell.metadata.get("tags") == []:
-            del cell.metadata["tags"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,6 @@ class CommittedRun(Run):
         final = last[FINAL] if FINAL in last and last[FINAL].notna().any() else last["test_accuracy"]
         return pd.Series(final.to_numpy(), index=self.class_names, name=self.config.method)
 
-    @property
-    def predictions(self) -> pd.DataFrame:
-        raise ClamkitError(
-            "committed results carry no predictions: train the run here (`make demo`, `clamkit train`) to see them."
-        )
-
 
 def committed_runs(grid: str) -> Iterator[CommittedRun]:
     """The committed runs of a grid, in the order of their names."""
@@ -141,19 +135,16 @@ def _replace(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 def rows_of(grid: str) -> pd.DataFrame:
     """The committed rows of a grid; empty where there are none."""
-    path = folder() / f"{grid}.csv"
-    return _read(path, pd.read_csv) if path.is_file() else pd.DataFrame(columns=["run"])
+    return _read(f"{grid}.csv", pd.read_csv, pd.DataFrame(columns=["run"]))
 
 
 def histories_of(grid: str) -> pd.DataFrame:
-    path = folder() / f"{grid}.parquet"
-    return _read(path, pd.read_parquet) if path.is_file() else pd.DataFrame(columns=["run"])
+    return _read(f"{grid}.parquet", pd.read_parquet, pd.DataFrame(columns=["run"]))
 
 
 def class_names() -> dict[str, list[str]]:
     """The names of the classes of each dataset that has committed runs."""
-    path = folder() / "class_names.json"
-    return _read(path, lambda file: json.loads(file.read_text(encoding="utf-8"))) if path.is_file() else {}
+    return _read("class_names.json", lambda path: json.loads(path.read_text(encoding="utf-8")), {})
 
 
 def committed_seconds() -> dict[str, float]:
@@ -167,8 +158,9 @@ def grids() -> list[str]:
     return sorted(path.stem for path in folder().glob("*.parquet"))
 
 
-def _read(path: Path, reader: Any) -> Any:
+def _read(name: str, reader: Callable[[Path], Any], otherwise: Any) -> Any:
+    path = folder() / name
     try:
-        return reader(path)
+        return reader(path) if path.is_file() else otherwise
     except Exception as error:
         raise ClamkitError(f"{paths.shown(path)} is damaged ({error}): restore it from the repository.") from error

@@ -33,17 +33,22 @@ def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
     store, committed = RunStore(runs), results.committed_seconds()
     rows = []
     for config in grid.configs():
-        run, name = store.run(config), config.folder().as_posix()
-        state = "damaged" if run.done and run.damaged(checkpoint=False) else run.state
-        if state != "done" and name in committed:
-            state = "committed"
-        seconds = run.summary["seconds"] if state == "done" else committed.get(name, float("nan"))
+        state, taken = _state(config, store, committed), committed.get(config.folder().as_posix(), float("nan"))
+        seconds = store.run(config).summary["seconds"] if state == "done" else taken
         rows.append(config.model_dump() | {"strength": config.strength, "state": state, "seconds": seconds})
     frame = pd.DataFrame(rows)
     alike = ["dataset", "model", "image_size", "batch_size"]
     pace = (frame["seconds"] / frame["epochs"]).groupby([frame[key].map(repr) for key in alike]).transform("median")
     estimate = pace * frame["epochs"] + START_UP_S
     return frame.assign(seconds=frame["seconds"].fillna(estimate))
+
+
+def _state(config: RunConfig, store: RunStore, committed: dict[str, float]) -> str:
+    """Of a run of a grid: as `RunFolder.state`, or damaged, or committed where there is nothing finished here."""
+    run = store.run(config)
+    if run.done:
+        return "damaged" if run.damaged(checkpoint=False) else "done"
+    return "committed" if config.folder().as_posix() in committed else run.state
 
 
 def sweep(
@@ -102,8 +107,7 @@ def _missing(made_by: dict[RunConfig, str], store: RunStore, committed: dict[str
     for config, name in made_by.items():
         if name not in notebooks:
             raise unknown("notebook", name, notebooks)
-        run = store.run(config)
-        if run.damaged(checkpoint=False) if run.done else config.folder().as_posix() not in committed:
+        if _state(config, store, committed) not in ("done", "committed"):
             missing[config] = notebooks[name]
     return missing
 

@@ -1,4 +1,4 @@
-"""Tables of runs: methods side by side, all epochs, final classes, and the paper's in the same shape."""
+"""Tables of runs: methods side by side, all epochs, final classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import pandas as pd
 
 from clamkit.engine.store import COLUMNS, Run
-from clamkit.lab import paper
 from clamkit.methods.specs import METHODS
 
 # metric -> (heading, +1 where higher is better and −1 where lower is)
@@ -50,17 +49,6 @@ def spread_table(frame: pd.DataFrame) -> pd.DataFrame:
         mean, std = scale * grouped.mean(), scale * grouped.std()
         columns[heading] = [f"{m:.{digits}f} ± {s:.{digits}f}" for m, s in zip(mean, std, strict=True)]
     return pd.DataFrame(columns, index=[METHODS[method].label for method in frame["method"].unique()])
-
-
-def paper_table(dataset: str) -> pd.DataFrame:
-    """What the paper prints for a dataset with crops, in the same shape; its range is our decile range."""
-    names = {"range": "decile_range"}
-    rows = paper.results()
-    rows = rows[(rows["dataset"] == dataset) & rows["table"].isin(["fairness_crop", "average_crop", "worst_crop"])]
-    table = rows.assign(metric=rows["metric"].replace(names)).pivot(index="method", columns="metric", values="value")
-    order = [method for method in METHODS if method in table.index]
-    found = {heading: table[metric] for metric, (heading, _) in METRICS.items() if metric in table}
-    return pd.DataFrame(found).loc[order].rename(index={name: METHODS[name].label for name in order})
 
 
 def all_epochs(runs: Iterable[Run]) -> pd.DataFrame:

@@ -37,16 +37,16 @@ def augmented_images(
     """The same images of one class under ever stronger augmentation, a row for each strength."""
     import torch
 
-    from clamkit.data.augment import ColourJitter, RandomResizedCrop
+    from clamkit.data.augment import TRANSFORMS
 
-    if augmentation not in ("crop", "jitter"):
-        raise unknown("augmentation", augmentation, ("crop", "jitter"))
+    if augmentation not in TRANSFORMS:
+        raise unknown("augmentation", augmentation, TRANSFORMS)
     chosen, generator = _first_images(dataset, label, 8), torch.Generator()
+    none, sign = (1.0, "≥ ") if augmentation == "crop" else (0.0, "±")
     rows, names = [], []
     for strength in strengths:
-        transform = RandomResizedCrop(strength) if augmentation == "crop" else ColourJitter(strength)
-        none, sign = (1.0, "≥ ") if augmentation == "crop" else (0.0, "±")
-        rows.append(transform(chosen, generator.manual_seed(seed)).round().clamp(0, 255).byte())
+        augmented = TRANSFORMS[augmentation](strength)(chosen, generator.manual_seed(seed))
+        rows.append(augmented.round().clamp(0, 255).byte())
         names.append(f"no {augmentation}" if strength == none else f"{augmentation} {sign}{strength:g}")
     return _image_grid(rows, names)
 

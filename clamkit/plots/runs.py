@@ -1,21 +1,14 @@
 """Figures of runs: one function each, returning a matplotlib Figure. Those that one notebook alone draws are beside it.
 
-The paper's figures and the functions that draw them (helpers: notebooks/helpers/):
-
-1, 2  the game, and the loop of an epoch                      theory.game_picture
-3     std and COV over training (appendix: five datasets)     helpers.run_figures.fairness_training
-4     weights, accuracies, gap to Normal (appendix: 2×2)      weight_evolution
-5     CLAM beside APStar (appendix)                           helpers.run_figures.weights_and_accuracies
-6-10  x-th worst class (appendix: five datasets)              helpers.run_figures.worst_class_curves
-
-Its tables as figures: fairness_over_strength and differences (tables 1 to 4, colour jitter). Widths are for a text
+helpers/run_figures.py beside the notebooks says which of the paper's figures is drawn where. Widths are for a text
 6.5 inches wide, where labels keep 8 points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import cycle
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -35,11 +28,14 @@ from clamkit.plots.style import (
     label,
     method_legend,
     method_lines,
+    png,
     styled,
 )
 
 STRENGTH_NAMES = {"crop": "crop lower bound", "jitter": "jitter strength"}
 PANELS = {"weight": "class weight", "train_accuracy": "training accuracy", "test_accuracy": "test accuracy"}
+LIVE_DPI = 140
+History = Sequence[Mapping[str, Sequence[float]]]  # for each epoch so far, the columns of a run's history by class
 NAMED = 10  # of more classes than this, all are grey lines and the worst alone has a name
 
 
@@ -146,28 +142,41 @@ def class_panels(frames: Mapping[str, pd.DataFrame]) -> Figure:
     return figure
 
 
-@styled
-def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: str = "crop") -> Figure:
-    """Accuracy of every class against the strength of augmentation, a panel for each method.
+def live_view() -> Callable[[History, Sequence[str]], None] | None:
+    """A function that redraws one picture in the notebook's output, for `train(config, watch=live_view())`.
 
-    classes: columns method, strength, seed, class_name and test_accuracy, as `lab.tables.final_classes` gives them.
+    None where nobody looks: without a kernel to show pictures, and with CLAMKIT_PROGRESS=0.
     """
-    figure, axes = plt.subplots(1, len(methods), figsize=(WIDTH, 3.6), sharey=True, squeeze=False)
-    names = list(classes["class_name"].unique())
-    colours, markers = class_colours(names), dict(zip(names, cycle("o^vPX<>psD"), strict=False))
-    for axis, method in zip(axes[0], methods, strict=True):
-        table = classes[classes["method"] == method].pivot_table(
-            index="strength", columns="class_name", values="test_accuracy", sort=False
-        )
-        for name in names:
-            axis.plot(table[name].sort_index(), color=colours[name], marker=markers[name], mec="none", label=name)
-        axis.set(title=label(method), xlabel=STRENGTH_NAMES[augmentation])
-        axis.yaxis.set_major_formatter(PERCENT)
-        if augmentation == "crop":
-            axis.invert_xaxis()
-    axes[0, 0].set_ylabel("test accuracy")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
-    return figure
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if not hasattr(shell, "kernel") or os.environ.get("CLAMKIT_PROGRESS") == "0":
+        return None
+    from IPython.display import Image, display
+
+    handle = None
+
+    def watch(history: History, class_names: Sequence[str]) -> None:
+        nonlocal handle
+        picture = Image(live_png(history, class_names))
+        if handle is None or len(history) == 1:  # another training has begun
+            handle = display(picture, display_id=True)
+        else:
+            handle.update(picture)
+
+    return watch
+
+
+def live_png(history: History, class_names: Sequence[str]) -> bytes:
+    """`training_curves` of an unfinished run."""
+    epochs = pd.RangeIndex(1, len(history) + 1, name="epoch")
+    frames = {
+        column: pd.DataFrame(np.stack([np.asarray(row[column]) for row in history]), epochs, list(class_names))
+        for column in PANELS
+    }
+    figure = class_panels(frames)
+    try:
+        return png(figure, LIVE_DPI)
+    finally:
+        plt.close(figure)  # or the notebook would show it a second time
 
 
 @styled

@@ -97,11 +97,9 @@ def png(figure: Figure, dpi: float | None = None, *, crop: bool = True) -> bytes
     It holds no date and no version: the same figure gives the same bytes.
     """
     buffer = io.BytesIO()
-    options: dict[str, Any] = {} if crop else {"bbox_inches": figure.bbox_inches}
+    options: dict[str, Any] = {"metadata": {"Software": None}} | ({} if crop else {"bbox_inches": figure.bbox_inches})
     with mpl.style.context(STYLE):
-        figure.savefig(
-            buffer, format="png", dpi=dpi or mpl.rcParams["savefig.dpi"], metadata={"Software": None}, **options
-        )
+        figure.savefig(buffer, format="png", dpi=dpi or mpl.rcParams["savefig.dpi"], **options)
     return buffer.getvalue()
 
 

@@ -1,9 +1,10 @@
-"""What one notebook alone needs: its figures and its computations. Notebooks say `from helpers import run_figures`.
+"""What one notebook alone needs, or those on one subject: figures and computations. `from helpers import run_figures`.
 
-theory_figures  notebooks 01 to 03
-paper_audit     the paper's tables checked against themselves: notebook 04, quoted in 25, 26, 28 and 29
+theory_figures  notebooks 00 to 03 and 30: the triangle, the game in one picture, regrets and bounds
 players         notebooks 01 and 03: max players, the paper's Theorem 1
+paper_audit     the paper's tables checked against themselves: notebook 04, quoted in 25, 26, 28 and 29
+claims          its claims and open questions decided by our runs: notebook 05, whose table the README has
 run_figures     notebooks 05 and 21 to 29
-run_measures    notebooks 22 and 28
+run_measures    notebooks 20, 22 and 28
 real_labels     notebook 29
 """

@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 from clamkit.checks import positive_int
 from clamkit.errors import ClamkitError, unknown
 from clamkit.plots import style
-from clamkit.plots.theory import CORNERS, draw_triangle
 from clamkit.theory import game
 from clamkit.theory.sets import LowerBounded, SymmetricSet
 from helpers import players
+from helpers.theory_figures import CORNERS, draw_triangle
 
 SIZE, DPI = (8.4, 5.9), 100  # inches, pixels per inch: with the sliders it fits a screen of 1280 pixels
 FIXED = {"figure.constrained_layout.use": False, "axes.titley": 1.0}  # nothing jumps while sliders move, and no search

@@ -15,16 +15,38 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from clamkit.engine.recipes import PAPER_EPOCHS
-from clamkit.lab.paper import ALPHA_ASSUMED, by_method, by_metric
+from clamkit.errors import unknown
+from clamkit.lab import paper
 from clamkit.methods.specs import PAPER_CLASSES
 from clamkit.metrics import HIGHER_IS_BETTER, TAIL, tail_size
 from clamkit.plots import COLOURS, MARKERS, label, styled
-from helpers.players import tau_paper
+from helpers.players import ALPHA_ASSUMED, tau_paper
 
 ROUNDING = 0.05  # half a unit of the last printed digit, in percent
 SETTINGS = 8  # augmentation settings behind each printed mean, one of them without augmentation
 DIGITS = 6  # differences of printed numbers are rounded here, so that equal is equal
 TAU_METRICS = ("std", "cov", "range", "worst")  # those the appendix on τ speaks of
+
+
+def by_method(table: str, metric: str, column: str = "value") -> pd.DataFrame:
+    """One metric of one table as datasets × methods, in printed order; column: "value" or "spread"."""
+    rows = _rows(table)
+    rows = rows[rows["metric"] == metric]
+    grid = rows.pivot(index="dataset", columns="method", values=column)
+    return grid.loc[rows["dataset"].unique(), rows["method"].unique()]
+
+
+def by_metric(table: str, dataset: str) -> pd.DataFrame:
+    """One dataset of one table as methods × metrics."""
+    rows = _rows(table)
+    return rows[rows["dataset"] == dataset].pivot(index="method", columns="metric", values="value")
+
+
+def _rows(table: str) -> pd.DataFrame:
+    rows = paper.results()
+    if table not in set(rows["table"]):
+        raise unknown("table of the paper", table, rows["table"].unique())
+    return rows[rows["table"] == table]
 
 
 # --------------------------------------------------------------------------------------------------------- claims

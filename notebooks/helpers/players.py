@@ -12,6 +12,7 @@ from clamkit.errors import ClamkitError
 from clamkit.theory.game import Play, Respond, checked_accuracies, checked_matrix, play, tau_kl
 from clamkit.theory.sets import LowerBounded, SymmetricSet
 
+ALPHA_ASSUMED = 0.1  # the paper's max α_t, appendix "Different Values of τ"
 RAISED = 1e-12  # a weight counts as raised by the projection when it grew by more than this share (rounding)
 
 

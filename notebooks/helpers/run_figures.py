@@ -3,15 +3,27 @@
 05  price, tenths, front (accuracy against equity: not in the paper)
 21  fairness_training (the paper's figure 3)
 23  worst_class_curves (its figures 6 to 10)
+24  class_curves (what augmentation does to each class)
 25  over_tau (its table on the step size)
 27  weights_and_accuracies, weight_moves (its comparison with APStar)
 28  shot_groups (iNaturalist)
 29  real_labels (ReaL)
+
+The paper's figures and the functions that draw them:
+
+1, 2  the game, and the loop of an epoch                      theory_figures.game_picture
+3     std and COV over training (appendix: five datasets)     fairness_training
+4     weights, accuracies, gap to Normal (appendix: 2×2)      clamkit.plots.weight_evolution
+5     CLAM beside APStar (appendix)                           weights_and_accuracies
+6-10  x-th worst class (appendix: five datasets)              worst_class_curves
+
+Its tables as figures: fairness_over_strength and differences of clamkit.plots (tables 1 to 4, colour jitter).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -19,19 +31,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from clamkit import Run
+from clamkit.engine.store import Run
 from clamkit.plots import (
     COLOURS,
     MARKERS,
     PERCENT,
     TITLES,
     WIDTH,
+    class_colours,
     epoch_axis,
     label,
     method_legend,
     method_lines,
     styled,
 )
+from clamkit.plots.runs import STRENGTH_NAMES
 
 
 @styled
@@ -64,6 +78,30 @@ def worst_class_curves(classes: pd.DataFrame, most: int = 10) -> Figure:
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.yaxis.set_major_formatter(PERCENT)
     method_legend(figure, ranked["method"], "outside right center", ncols=1)
+    return figure
+
+
+@styled
+def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: str = "crop") -> Figure:
+    """Accuracy of every class against the strength of augmentation, a panel for each method.
+
+    classes: columns method, strength, seed, class_name and test_accuracy, as `lab.tables.final_classes` gives them.
+    """
+    figure, axes = plt.subplots(1, len(methods), figsize=(WIDTH, 3.6), sharey=True, squeeze=False)
+    names = list(classes["class_name"].unique())
+    colours, markers = class_colours(names), dict(zip(names, cycle("o^vPX<>psD"), strict=False))
+    for axis, method in zip(axes[0], methods, strict=True):
+        table = classes[classes["method"] == method].pivot_table(
+            index="strength", columns="class_name", values="test_accuracy", sort=False
+        )
+        for name in names:
+            axis.plot(table[name].sort_index(), color=colours[name], marker=markers[name], mec="none", label=name)
+        axis.set(title=label(method), xlabel=STRENGTH_NAMES[augmentation])
+        axis.yaxis.set_major_formatter(PERCENT)
+        if augmentation == "crop":
+            axis.invert_xaxis()
+    axes[0, 0].set_ylabel("test accuracy")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
     return figure
 
 

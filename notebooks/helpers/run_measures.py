@@ -1,5 +1,6 @@
-"""Numbers that one notebook alone takes from runs and datasets.
+"""Numbers that one notebook alone takes from runs, datasets and the paper.
 
+20  paper_table (what the paper prints, beside our own)
 22  settling_epoch (when the order of the class weights is found)
 28  shot_groups (iNaturalist: classes with many and with few images)
 """
@@ -11,6 +12,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from clamkit.errors import ClamkitError
+from clamkit.lab import paper, tables
+from clamkit.methods.specs import METHODS
 from clamkit.metrics.history import TIE_TOLERANCE, epochs_by_classes, levels
 
 SHOTS = (20, 100)  # a class has few training images below the first, many above the second
@@ -45,3 +48,14 @@ def shot_groups(sizes: ArrayLike, bounds: tuple[int, int] = SHOTS) -> pd.Categor
         raise ClamkitError(f"bounds={bounds}: the bound of few must be above 0 and not above that of many.")
     names = np.select([sizes > many, sizes >= few], ["many", "medium"], "few")
     return pd.Categorical(names, ["many", "medium", "few"], ordered=True)
+
+
+def paper_table(dataset: str) -> pd.DataFrame:
+    """What the paper prints for a dataset with crops, in the same shape; its range is our decile range."""
+    names = {"range": "decile_range"}
+    rows = paper.results()
+    rows = rows[(rows["dataset"] == dataset) & rows["table"].isin(["fairness_crop", "average_crop", "worst_crop"])]
+    table = rows.assign(metric=rows["metric"].replace(names)).pivot(index="method", columns="metric", values="value")
+    order = [method for method in METHODS if method in table.index]
+    found = {heading: table[metric] for metric, (heading, _) in tables.METRICS.items() if metric in table}
+    return pd.DataFrame(found).loc[order].rename(index={name: METHODS[name].label for name in order})

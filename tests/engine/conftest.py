@@ -14,6 +14,20 @@ def config(small_npz) -> RunConfig:
     return RunConfig(dataset=str(small_npz), epochs=4, batch_size=16, seed=3, method="clam_kl")
 
 
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """whole(config): its undisturbed run on the small dataset, which is always the same; trained once for all tests."""
+    kept: dict[str, RunFolder] = {}
+
+    def undisturbed(config: RunConfig) -> RunFolder:
+        fields = config.model_dump_json(exclude={"dataset"})
+        if fields not in kept:
+            kept[fields] = train(config, runs=tmp_path_factory.mktemp("whole"))
+        return kept[fields]
+
+    return undisturbed
+
+
 @pytest.fixture
 def same_bits():
     """Asserts that two runs are equal in history, predictions, network and weighter."""

@@ -58,6 +58,7 @@ FIRST_EDITION = """{
         ({"model": "resnet19"}, "unknown model 'resnet19'"),
         ({"tau": -0.1}, "tau=-0.1 is not allowed: it must be greater than or equal to 0"),
         ({"crop_lower_bound": 0}, "crop_lower_bound=0 is not allowed"),
+        ({"mirror_test": True, "flip": False}, "mirror_test=True goes with flip=True"),
         ({"crop_lower_bound": 1.2}, "crop_lower_bound=1.2 is not allowed: it must be less than or equal to 1"),
         ({"epochs": 0}, "epochs=0 is not allowed"),
         ({"epochs": "many"}, "epochs='many' is not allowed"),

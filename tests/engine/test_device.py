@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from clamkit.engine import device
 from clamkit.engine.device import find_device, mixed_precision, show_progress
 from clamkit.errors import ClamkitError
 
@@ -31,8 +32,40 @@ def test_auto_takes_the_fastest_there_is(monkeypatch, cuda, mps, chosen):
         assert find_device("cuda:1") == torch.device("cuda", 1)
 
 
-def test_precision(monkeypatch):
-    assert mixed_precision(torch.device("cpu")) == torch.bfloat16
+@pytest.mark.parametrize(
+    ("speed", "amp", "expected"),
+    [(1.8, "auto", torch.bfloat16), (1.05, "auto", None), (0.0, "auto", None), (1.2, True, torch.bfloat16)],
+)
+def test_auto_takes_bfloat16_where_it_pays(monkeypatch, speed, amp, expected):
+    monkeypatch.setattr(device, "bfloat16_speed", lambda: speed)
+    assert mixed_precision(torch.device("cpu"), amp) == expected
+    assert mixed_precision(torch.device("cpu"), False) is None
+
+
+def test_bfloat16_where_it_is_slow_or_broken(monkeypatch):
+    monkeypatch.setattr(device, "bfloat16_speed", lambda: 0.25)
+    with pytest.warns(UserWarning, match=r"bfloat16 has 0\.25 times float32's speed"):
+        assert mixed_precision(torch.device("cpu"), True) == torch.bfloat16
+    monkeypatch.setattr(device, "bfloat16_speed", lambda: 0.0)
+    with pytest.raises(ClamkitError, match="does not work on this processor"):
+        mixed_precision(torch.device("cpu"), True)
+
+
+def test_bfloat16_is_measured_once_and_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("CLAMKIT_DATA", str(tmp_path))
+    device.bfloat16_speed.cache_clear()
+    speed = device.bfloat16_speed()
+    assert speed >= 0
+    device.bfloat16_speed.cache_clear()
+    monkeypatch.setattr(device, "PROBE", "this is no Python")
+    assert device.bfloat16_speed() == speed
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # another setting is measured anew; a probe that dies is 0
+    device.bfloat16_speed.cache_clear()
+    assert device.bfloat16_speed() == 0
+    device.bfloat16_speed.cache_clear()
+
+
+def test_precision_of_gpus(monkeypatch):
     for supported, expected in ((True, torch.bfloat16), (False, torch.float16)):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda supported=supported, **_: supported)
         assert mixed_precision(torch.device("cuda")) == expected

@@ -1,5 +1,6 @@
 """The engine: what it trains, and that a stopped run goes on with the same bits."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -19,7 +20,6 @@ from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import (
     TrainingState,
     count,
-    learning_rate,
     load_config_data,
     predict,
     set_up,
@@ -58,9 +58,9 @@ def test_run_folder_and_its_content(config, tmp_path):
     assert frame.loc[0, "average"] == pytest.approx(again.mean())
 
 
-def test_weights_follow_the_recorded_accuracies(config):
+def test_weights_follow_the_recorded_accuracies(config, whole):
     """The recorded weights are the paper's update applied to the recorded accuracies."""
-    run = train(config)
+    run = whole(config)
     w = np.full(3, 1 / 3)
     for epoch in range(1, 4):
         assert run.wide("weight").loc[epoch].to_numpy() / 3 == pytest.approx(w, abs=1e-12)
@@ -72,9 +72,9 @@ def test_weights_follow_the_recorded_accuracies(config):
         w = x
 
 
-def test_seeds_fix_everything(config, tmp_path, same_bits):
-    first, second = train(config, runs=tmp_path / "a"), train(config, runs=tmp_path / "b")
-    same_bits(first, second)
+def test_seeds_fix_everything(config, tmp_path, same_bits, whole):
+    first = train(config, runs=tmp_path / "a")
+    same_bits(first, whole(config))
     other = train(config.model_copy(update={"seed": 4}), runs=tmp_path / "a")
     assert not other.history.equals(first.history)
     state = torch.random.get_rng_state()
@@ -82,7 +82,7 @@ def test_seeds_fix_everything(config, tmp_path, same_bits):
     assert torch.equal(state, torch.random.get_rng_state()), "the caller's random state is left alone"
 
 
-def test_someone_who_watches_sees_every_epoch_and_changes_nothing(config, tmp_path, same_bits):
+def test_someone_who_watches_sees_every_epoch_and_changes_nothing(config, tmp_path, same_bits, whole):
     seen = []
 
     def watch(history, class_names):
@@ -92,18 +92,18 @@ def test_someone_who_watches_sees_every_epoch_and_changes_nothing(config, tmp_pa
     run = train(config, runs=tmp_path / "watched", watch=watch)
     assert [(epochs, names) for epochs, names, _ in seen] == [(i, ("top", "middle", "bottom")) for i in (1, 2, 3, 4)]
     assert np.array_equal(torch.stack([weights for *_, weights in seen]), run.wide("weight"))
-    same_bits(run, train(config, runs=tmp_path / "alone"))
+    same_bits(run, whole(config))
 
 
 # ---------------------------------------------------------------------------------------------- stopped and resumed
 
 
-def test_a_stopped_run_goes_on_with_the_same_bits(config, interrupted, tmp_path, same_bits):
+def test_a_stopped_run_goes_on_with_the_same_bits(config, interrupted, same_bits, whole):
     run = interrupted(config, 2)
     assert run.state == "stopped"
     assert len(run.load_checkpoint()["history"]) == 2
     assert len(run.history) == 2 * 3, "what is there can be read"
-    same_bits(train(config), train(config, runs=tmp_path / "whole"))
+    same_bits(train(config), whole(config))
 
 
 @pytest.mark.slow
@@ -173,19 +173,6 @@ def test_very_short_trainings_have_a_rate(config):
 
 
 # ------------------------------------------------------------------------------------------------- the parts of it
-
-
-def test_learning_rate_is_torchs_one_cycle():
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 1.0, total_steps=50, cycle_momentum=False, final_div_factor=1e5
-    )
-    for step in range(50):
-        assert learning_rate("onecycle", step, 50) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
-        optimizer.step()
-        schedule.step() if step < 49 else None
-    assert learning_rate("constant", 35, 50) == 1.0
 
 
 def a_state(config) -> TrainingState:
@@ -355,7 +342,7 @@ def test_the_engine_plays_as_a_plain_loop_does(small_npz):
 
 @pytest.mark.slow
 def test_float16_scales_the_loss_and_resumes_with_the_same_bits(config, interrupted, monkeypatch, tmp_path, same_bits):
-    monkeypatch.setattr("clamkit.engine.loop.mixed_precision", lambda device: torch.float16)
+    monkeypatch.setattr("clamkit.engine.loop.mixed_precision", lambda device, amp: amp and torch.float16)
     half = config.model_copy(update={"amp": True})
     interrupted(half, 2)
     run = train(half)
@@ -372,3 +359,40 @@ def test_compile_is_asked_for_and_changes_no_other_run(config, monkeypatch):
     assert train(config.model_copy(update={"compile": True})).done
     assert len(compiled) == 1
     assert "compile" not in config.identity()
+
+
+# ------------------------------------------------------------------------------------------------ the fast recipe
+
+
+def test_two_views_are_averaged(config):
+    """What a run says of its test images is the mean over each and its mirror image; by hand from its checkpoint."""
+    both = config.model_copy(update={"mirror_test": True})
+    run, data = train(both), load_config_data(config)
+    state = set_up(config, data, CPU)
+    state.load(run.load_checkpoint())
+    _, _, one = predict(state, logits=True)
+    state.dataset = dataclasses.replace(data, x_test=data.x_test.flip(3))
+    _, _, mirrored = predict(state, logits=True)
+    expected = (one.astype(np.float32) + mirrored.astype(np.float32)) / 2
+    assert run.logits.test.astype(np.float32) == pytest.approx(expected, abs=0.01)
+    assert np.abs(one - mirrored).max() > 0.1, "the views differ"
+
+
+FAST = {"model": "fastnet_small", "lookahead": 0.9, "bias_lr": 8.0, "schedule": "triangle", "image_size": 24}
+
+
+@pytest.mark.slow
+def test_the_fast_recipes_parts_resume_with_the_same_bits(config, interrupted, tmp_path, same_bits):
+    fast = config.model_copy(update=FAST)
+    interrupted(fast, 2)
+    run = train(fast)
+    assert run.load_checkpoint()["average"]["done"] > 0
+    same_bits(run, train(fast, runs=tmp_path / "whole"))
+
+
+def test_the_first_layer_is_set_by_the_training_images_and_stays(config):
+    run, data = train(config.model_copy(update=FAST | {"lookahead": 0.0})), load_config_data(config)
+    state = set_up(config.model_copy(update=FAST), data, CPU)
+    fixed = run.load_checkpoint()["model"]["patches.weight"]
+    assert torch.equal(fixed, state.model.patches.weight)
+    assert fixed.std() > 0

@@ -28,6 +28,41 @@ def test_any_channels_and_classes(name, channels, stem):
     assert model(torch.zeros(2, channels, 32, 32)).shape == (2, 7)
 
 
+@pytest.mark.parametrize("size", [24, 28, 32, 64, 84, 128])
+def test_fastnets_work_on_about_thirty_places_a_side(size):
+    model, seen = build_model("fastnet_small", 10, 3, image_size=size).eval(), []
+    model.patches.register_forward_hook(lambda module, args, out: seen.append(out.shape[-1]))
+    assert model(torch.zeros(2, 3, size, size)).shape == (2, 10)
+    assert 20 <= seen[0] <= 31
+
+
+@pytest.mark.parametrize("size", [23, 129, 224])
+def test_fastnets_are_for_small_images(size):
+    with pytest.raises(ClamkitError, match=f"24 to 128 pixels, not {size}"):
+        build_model("fastnet", 10, 3, image_size=size)
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32), (3, 64)])
+def test_the_first_layer_of_a_fastnet_whitens(channels, size):
+    """On the images it is set by, its filters give uncorrelated outputs of variance near 1, in pairs of either sign."""
+    torch.manual_seed(0)
+    blurred = torch.nn.functional.avg_pool2d(torch.randn(64, channels, size + 4, size + 4), 5, 1)  # neighbours alike
+    images = 5 * blurred + 3 * blurred.mean(1, keepdim=True)
+    model = build_model("fastnet_small", 10, channels, image_size=size)
+    model.whiten(images)
+    with torch.no_grad():
+        found = model.patches(images).transpose(0, 1).flatten(1)
+    half = len(found) // 2
+    assert torch.allclose(found[:half], -found[half:], atol=1e-4)
+    assert torch.allclose(torch.cov(found[:half]), torch.eye(half), atol=0.02)
+
+
+def test_the_convolutions_of_a_fastnet_begin_as_the_identity():
+    conv = build_model("fastnet_small", 10, 1, image_size=28).groups[4]
+    x = torch.randn(2, conv.in_channels, 5, 5)
+    assert torch.allclose(conv(x)[:, : conv.in_channels], x, atol=1e-6)
+
+
 def test_tiny_resnet_is_tiny():
     assert 70_000 < parameters(build_model("tiny_resnet", 10, 1)) < 90_000
 

@@ -1,15 +1,13 @@
 """What the min player looks at, and what the protocols `paper` and `released` change in a training."""
 
 import dataclasses
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 from clamkit import RunConfig, RunStore, load_data, train
+from clamkit.engine.device import bfloat16_speed
 from clamkit.engine.loop import predict, set_up
 from clamkit.metrics import class_accuracy
 from tests.theory import references
@@ -74,10 +72,10 @@ def test_held_out_images_are_not_trained_on(small_npz, tmp_path, same_bits):
     same_bits(before, train(RunConfig(**fields), runs=tmp_path / "after"))
 
 
-def test_a_run_that_looks_at_held_out_images_goes_on_with_the_same_bits(config, interrupted, tmp_path, same_bits):
+def test_a_run_that_looks_at_held_out_images_goes_on_with_the_same_bits(config, interrupted, same_bits, whole):
     config = config.model_copy(update={"accuracy_from": "holdout", "holdout": 5})
     interrupted(config, 2)
-    same_bits(train(config), train(config, runs=tmp_path / "whole"))
+    same_bits(train(config), whole(config))
 
 
 def test_released_protocol(small_npz):
@@ -107,19 +105,10 @@ def test_jitter_and_vit_train(small_npz):
     assert run.folder.parent.name == "jitter-0.4"
 
 
-@pytest.fixture
-def bfloat16_runs(small_npz, tmp_path):
-    """Skips where the processor promises bfloat16 instructions that it cannot execute, as some virtual machines do."""
-    config = f"RunConfig(dataset={str(small_npz)!r}, epochs=1, batch_size=20, amp=True)"
-    code = f"from clamkit import RunConfig, train; train({config}, runs={str(tmp_path / 'tried')!r})"
-    died = subprocess.run([sys.executable, "-c", code], capture_output=True).returncode
-    if died == -signal.SIGILL:
-        pytest.skip("illegal instruction in a bfloat16 step: ONEDNN_MAX_CPU_ISA=AVX512_CORE avoids it")
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("bfloat16_runs")
 def test_mixed_precision_trains_close_to_single(small_npz):
+    if not bfloat16_speed():
+        pytest.skip("bfloat16 does not work on this processor")
     fields = {"dataset": str(small_npz), "epochs": 3, "batch_size": 20, "method": "clam_kl"}
     single, mixed = train(RunConfig(**fields)), train(RunConfig(**fields, amp=True))
     assert mixed.folder != single.folder

@@ -1,9 +1,10 @@
-"""The paper's scale: epochs and hours of its appendix, and what only the released code says."""
+"""Recipes are sound for every dataset. The paper's: its appendix, and what only the released code says."""
 
 import pytest
 
 from clamkit import RunConfig
-from clamkit.engine.recipes import PAPER_EPOCHS, PAPER_HOURS, WEIGHT_DECAY, paper_recipe
+from clamkit.engine.recipes import PAPER_EPOCHS, PAPER_HOURS, RECIPES, WEIGHT_DECAY, recipe
+from clamkit.errors import ClamkitError
 
 FIVE = ["cifar10", "cifar100", "fashion_mnist", "mini_imagenet", "imagenet"]
 
@@ -16,7 +17,7 @@ def test_epochs_hours_and_decay_by_dataset():
 
 @pytest.mark.parametrize("dataset", [*FIVE, "inaturalist2018", "fashion_mnist_mini", "my/photos"])
 def test_a_recipe_is_a_run_at_the_papers_scale(dataset):
-    config = RunConfig(**paper_recipe(dataset))
+    config = RunConfig(**recipe("paper", dataset))
     assert (config.dataset, config.model, config.stem, config.image_size) == (dataset, "resnet50", "imagenet", 224)
     assert (config.batch_size, config.lr, config.momentum, config.amp) == (128, 0.1, 0.9, True)
 
@@ -33,5 +34,20 @@ def test_a_recipe_is_a_run_at_the_papers_scale(dataset):
     ],
 )
 def test_what_differs_by_dataset(dataset, epochs, decay, smoothing):
-    recipe = paper_recipe(dataset)
-    assert (recipe["epochs"], recipe["weight_decay"], recipe["label_smoothing"]) == (epochs, decay, smoothing)
+    fields = recipe("paper", dataset)
+    assert (fields["epochs"], fields["weight_decay"], fields["label_smoothing"]) == (epochs, decay, smoothing)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("dataset", [*FIVE, "inaturalist2018", "fashion_mnist_mini", "my/photos"])
+def test_every_recipe_is_a_sound_run_of_its_dataset(name, dataset):
+    assert RunConfig(**recipe(name, dataset)).dataset == dataset
+
+
+def test_the_small_recipe_is_the_defaults():
+    assert RunConfig(**recipe("small", "cifar10")) == RunConfig(dataset="cifar10")
+
+
+def test_unknown_recipes():
+    with pytest.raises(ClamkitError, match="unknown recipe 'fats'. Did you mean 'fast'"):
+        recipe("fats", "cifar10")

@@ -73,26 +73,26 @@ def test_bits_of_an_unfinished_history(tmp_path, step):
 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "history.parquet", "config.json"])
-def test_truncated_files_are_set_aside_and_the_run_goes_on(config, interrupted, tmp_path, caplog, name, same_bits):
+def test_truncated_files_are_set_aside_and_the_run_goes_on(config, interrupted, caplog, name, same_bits, whole):
     run = interrupted(config, 2)
     path = run.folder / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     done = train(config)
     assert "set aside" in caplog.text
     assert (run.folder / f"{name}.damaged-1").is_file()
-    same_bits(done, train(config, runs=tmp_path / "whole"))
+    same_bits(done, whole(config))
 
 
-def test_flipped_byte_in_a_checkpoint_is_seen(config, interrupted, tmp_path, caplog, same_bits):
+def test_flipped_byte_in_a_checkpoint_is_seen(config, interrupted, caplog, same_bits, whole):
     run = interrupted(config, 3)
     flip_middle(run.folder / "checkpoint.pt")
     done = train(config)
     assert "checkpoint.pt is damaged" in caplog.text
-    same_bits(done, train(config, runs=tmp_path / "whole"))
+    same_bits(done, whole(config))
 
 
 @pytest.mark.parametrize("name", [*RESULTS[1:], LOGITS, "DONE"])
-def test_damage_to_a_finished_run_is_repaired(config, tmp_path, name, same_bits):
+def test_damage_to_a_finished_run_is_repaired(config, name, same_bits, whole):
     run = train(config)
     assert run.damaged() == []
     flip_middle(run.folder / name)
@@ -103,7 +103,7 @@ def test_damage_to_a_finished_run_is_repaired(config, tmp_path, name, same_bits)
         assert run.damaged(checkpoint=False) == [name] * (name != "checkpoint.pt")
     again = train(config)
     assert again.damaged() == []
-    same_bits(again, train(config, runs=tmp_path / "whole"))
+    same_bits(again, whole(config))
 
 
 def test_damaged_or_missing_results_read_as_a_sentence(config, interrupted):

@@ -86,6 +86,7 @@ def test_hugging_face_resume_keeps_the_weights(tmp_path, step):
     assert_same(weighter, reference)
 
 
+@pytest.mark.slow
 def test_hugging_face_streams_of_unknown_length(tmp_path):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
@@ -97,6 +98,7 @@ def test_hugging_face_streams_of_unknown_length(tmp_path):
     assert_same(weighter, plain())  # two passes, and a batch of a third
 
 
+@pytest.mark.slow
 def test_a_second_training_and_a_search_begin_anew(tmp_path):
     """Else a trial would begin with the class weights that the one before it ended with."""
     weighter = CLAM(10)
@@ -120,6 +122,7 @@ def test_evaluation_loss_is_unweighted(tmp_path):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_label_smoothing_is_honoured_or_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Named, "config", SimpleNamespace(), raising=False)  # with smoothing the Trainer looks at it
     with pytest.raises(ClamkitError, match="build the weighter with label_smoothing=0.1"):

@@ -1,9 +1,10 @@
 """Grids: what their YAML may hold, and that the project's own are sound."""
 
+import numpy as np
 import pytest
 
 from clamkit import RunConfig, paths
-from clamkit.engine.recipes import paper_recipe
+from clamkit.engine.recipes import recipe
 from clamkit.errors import ClamkitError
 from clamkit.lab import paper
 from clamkit.lab.grids import Grid
@@ -47,7 +48,7 @@ def test_every_grid_is_sound(name):
     assert len(folders) == len(set(folders))
     for config in made_by:
         if name.startswith("paper_"):
-            expected = paper_recipe(config.dataset)
+            expected = recipe("paper", config.dataset)
             assert {key: getattr(config, key) for key in expected} == expected
 
 
@@ -57,7 +58,11 @@ def test_the_papers_grid_has_every_cell_of_its_tables():
     cells = {(config.dataset, config.method) for config in made_by}
     printed = paper.results().query("table == 'fairness_crop'")
     assert cells == set(zip(printed["dataset"], printed["method"], strict=True))
-    assert sorted({config.crop_lower_bound for config in made_by}) == list(paper.CROP_LOWER_BOUNDS)
+    # the paper runs "8 crop lower bounds" and "8 color jitter parameters", one of them without augmentation, and lists
+    # neither: these are our choice
+    np.testing.assert_allclose(sorted({config.crop_lower_bound for config in made_by}), np.linspace(0.3, 1, 8))
+    strengths = {config.jitter_strength for config in Grid.load("paper_jitter").configs()}
+    np.testing.assert_allclose(sorted(strengths), np.linspace(0, 0.7, 8), atol=1e-12)
 
 
 def test_a_missing_file_is_called_missing(tmp_path):

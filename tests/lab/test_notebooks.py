@@ -1,4 +1,4 @@
-"""Notebooks as programs: the config of a parameter cell, the names it has, and what is not committed of an output."""
+"""Notebooks as programs: the config of a parameter cell, and the names it has."""
 
 import nbformat
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from clamkit import paths
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
-from clamkit.lab.notebooks import notebook_config, notebook_parameters, strip
+from clamkit.lab.notebooks import notebook_config, notebook_parameters
 
 PARAMETERS = 'method = "clam"\nseed = 0\nruns = None\noptions = {}'
 
@@ -68,12 +68,3 @@ def test_a_notebook_without_a_parameters_cell_is_refused(tmp_path):
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("seed = 0")]), path)
     with pytest.raises(ClamkitError, match="no cell tagged `parameters`"):
         notebook_parameters(path)
-
-
-def test_what_is_not_committed():
-    cell = nbformat.v4.new_code_cell("1 + 1", metadata={"tags": [], "papermill": {"duration": 1}, "execution": {}})
-    marked = nbformat.v4.new_code_cell("seed = 0", metadata={"tags": ["parameters"], "papermill": {}})
-    notebook = nbformat.v4.new_notebook(cells=[cell, marked], metadata={"widgets": {}, "papermill": {}})
-    strip(notebook)
-    assert notebook.metadata == {"language_info": {"name": "python"}}
-    assert [part.metadata for part in notebook.cells] == [{}, {"tags": ["parameters"]}]

@@ -79,21 +79,3 @@ def test_missing_numbers_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(paper.paths, "embedded", lambda: tmp_path)
     with pytest.raises(ClamkitError, match=r"paper_results\.csv"):
         paper.results()
-
-
-def test_views_of_the_tables_by_hand():
-    std = paper.by_method("fairness_crop", "std")
-    assert list(std.index) == FIVE
-    assert list(std.columns) == ["normal", "focal", "pw", "tce", "ggf", "clam"]
-    assert (std.loc["cifar10", "clam"], std.loc["fashion_mnist", "clam"]) == (3.86, 5.44)
-    assert paper.by_method("worst_crop", "worst", "spread").loc["imagenet", "clam"] == 2.9
-    jitter = paper.by_metric("fairness_jitter", "cifar10")
-    assert jitter.loc["clam"].to_dict() == {"std": 3.86, "cov": 0.042, "range": 24.3}
-    with pytest.raises(ClamkitError, match="Did you mean 'tau'"):
-        paper.by_method("tua", "std")
-
-
-def test_augmentation_settings():
-    assert len(paper.CROP_LOWER_BOUNDS) == len(paper.JITTER_STRENGTHS) == 8
-    np.testing.assert_allclose(paper.CROP_LOWER_BOUNDS, np.linspace(0.3, 1, 8))
-    np.testing.assert_allclose(paper.JITTER_STRENGTHS, np.linspace(0, 0.7, 8))

@@ -1,13 +1,12 @@
 """Results that travel without their runs."""
 
-import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from clamkit import RunConfig, RunStore, paths, train
+from clamkit import RunConfig, RunStore, cli, paths, train
 from clamkit.engine.store import RunFolder, as_frame
 from clamkit.errors import ClamkitError
 from clamkit.lab import results
@@ -60,6 +59,13 @@ def test_a_committed_run_is_not_run_again(grid, tmp_path):
     assert len(finished) == 2
 
 
+def test_a_damaged_run_is_run_again_though_its_results_are_committed(grid):
+    runs = [train(config) for config in grid.configs()]
+    results.save("small", runs)
+    (runs[0].folder / "summary.json").write_text("{}")
+    assert plan(grid)["state"].tolist() == ["damaged", "done"], "what `sweep` does too"
+
+
 def test_committed_runs_read_like_runs(grid, tmp_path):
     runs = [train(config) for config in grid.configs()]
     results.save("small", runs)
@@ -106,6 +112,7 @@ def test_both_kinds_of_run_mean_the_final_network(grid, memory_run, monkeypatch)
         committed.predictions  # noqa: B018
 
 
+@pytest.mark.slow
 def test_results_of_the_first_edition_still_read():
     """All committed grids, by what their CSV says of the final metrics."""
     names = [name for name in results.grids() if name != "mini_crop"]
@@ -117,16 +124,14 @@ def test_results_of_the_first_edition_still_read():
         assert averages == pytest.approx(as_frame(runs)["average"].tolist(), abs=1e-6), name
 
 
-def test_the_command(grid, small_npz, tmp_path):
+def test_the_command(grid, small_npz, tmp_path, monkeypatch, capsys):
     path = tmp_path / "small.yaml"
     path.write_text(f"fixed: {{dataset: {small_npz}, epochs: 2}}\naxes: {{seed: [0, 1]}}\n")
     train(grid.configs()[0])
-    code = (
-        "import sys; from pathlib import Path; from clamkit import cli, paths; "
-        f"paths.embedded = lambda: Path({str(tmp_path / 'data')!r}); sys.argv = ['clamkit', 'results', {str(path)!r}]; "
-        "cli.main()"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    monkeypatch.setattr(sys, "argv", ["clamkit", "results", str(path)])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    said = capsys.readouterr().out
     assert said.startswith("1 runs added")
     assert "hold 1 of the 2 runs of small" in said
     assert len(results.rows_of("small")) == 1

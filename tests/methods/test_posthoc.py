@@ -71,8 +71,8 @@ def test_a_first_step_worked_by_hand():
         images(400, [3.0, 1.5]),
         images(400, [2.0, 2.0], held_down=[0.0, 1.5]),
         images(400, [3.0, 2.0, 1.2]),
-        images(400, [2.0, 2.5, 1.5], held_down=[0.8, 0.0, 0.4]),
-        images(400, [3.0, 1.5, 1.0], calibrated=True),
+        pytest.param(images(400, [2.0, 2.5, 1.5], held_down=[0.8, 0.0, 0.4]), marks=pytest.mark.slow),
+        pytest.param(images(400, [3.0, 1.5, 1.0], calibrated=True), marks=pytest.mark.slow),
     ],
     ids=["two", "two, one held down", "three", "three, two held down", "three, calibrated"],
 )

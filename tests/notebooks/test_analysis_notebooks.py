@@ -16,6 +16,7 @@ HUNDRED = ("mini_cifar100", "mini_tau_cifar100", "mini_mini_imagenet", "mini_ggf
 GRIDS |= {"mini_tail": 40} | dict.fromkeys(HUNDRED, 100)
 COUNT = {"none": 0, "some": 7, "many": 120}  # runs of each grid
 OPEN = "not decidable"
+LONG = ("27", "28")  # notebooks that take their time without any runs
 
 
 def made(config, num_classes: int) -> MemoryRun:
@@ -45,7 +46,10 @@ def state(request, tmp_path_factory):
         yield request.param
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem[:2] in LONG)) for path in NOTEBOOKS],
+)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_analysis_notebook(state, path, capsys, monkeypatch):
     monkeypatch.delenv("CLAMKIT_REAL", raising=False)

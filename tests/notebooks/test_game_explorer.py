@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 pytest.importorskip("ipywidgets", reason="ipywidgets is not installed: pip install 'clamkit[notebooks]'")
 
 from clamkit.errors import ClamkitError
-from clamkit.plots.theory import CORNERS
 from clamkit.theory import game
 from clamkit.theory.sets import LowerBounded
 from helpers.game_explorer import PLAYERS, SEQUENCES, Settings, game_explorer, rates
+from helpers.theory_figures import CORNERS
 
 from .widgets import controls, pixels
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from clamkit import metrics
+from clamkit.errors import ClamkitError
 from clamkit.lab import paper
 from helpers import paper_audit
 from tests.plots.shown import titles
@@ -271,3 +272,15 @@ def test_figure_of_what_a_range_allows():
     (possible,) = (collection.get_paths()[0] for collection in axis.collections)
     assert possible.contains_point(ggf)
     assert not possible.contains_point(clam), "the row that looks like a copying mistake"
+
+
+def test_views_of_the_tables_by_hand():
+    std = paper_audit.by_method("fairness_crop", "std")
+    assert list(std.index) == FIVE
+    assert list(std.columns) == ["normal", "focal", "pw", "tce", "ggf", "clam"]
+    assert (std.loc["cifar10", "clam"], std.loc["fashion_mnist", "clam"]) == (3.86, 5.44)
+    assert paper_audit.by_method("worst_crop", "worst", "spread").loc["imagenet", "clam"] == 2.9
+    jitter = paper_audit.by_metric("fairness_jitter", "cifar10")
+    assert jitter.loc["clam"].to_dict() == {"std": 3.86, "cov": 0.042, "range": 24.3}
+    with pytest.raises(ClamkitError, match="Did you mean 'tau'"):
+        paper_audit.by_method("tua", "std")

@@ -9,7 +9,7 @@ from clamkit import plots
 from clamkit.engine.store import as_frame
 from clamkit.lab import paper
 from clamkit.lab.tables import all_epochs, final_classes
-from helpers import run_figures
+from helpers import paper_audit, run_figures
 from helpers.run_measures import shot_groups
 from tests.plots.shown import legend, lines, titles
 
@@ -21,6 +21,19 @@ def runs(memory_run):
     weights = [[1.0, 1.0, 1.0], [1.6, 0.9, 0.5]]
     normal = memory_run([EARLY, LATE], method="normal", crop_lower_bound=0.3)
     return [normal, memory_run([EARLY, [0.6, 0.5, 0.7]], weights, method="clam", crop_lower_bound=0.3)]
+
+
+def test_class_curves(runs, memory_run):
+    weaker = [memory_run([0.6, 0.65, 0.8], method=run.config.method, crop_lower_bound=1.0) for run in runs]
+    figure = run_figures.class_curves(final_classes([*runs, *weaker]), ["normal", "clam"])
+    assert titles(figure) == ["Normal", "CLAM"]
+    assert legend(figure) == [f"class {i}" for i in range(3)]
+    normal = figure.axes[0]
+    assert normal.lines[0].get_xydata().tolist() == [[0.3, 0.4], [1.0, 0.6]], "class 0: tight crop, no crop"
+    assert (normal.get_xlabel(), normal.get_ylabel()) == ("crop lower bound", "test accuracy")
+    assert normal.xaxis_inverted()
+    nothing = run_figures.class_curves(final_classes([]), [])
+    assert [text.get_text() for text in nothing.texts] == ["no finished runs to draw yet"]
 
 
 def test_gain_and_price():
@@ -98,7 +111,7 @@ def test_over_tau(memory_run):
     above, below = figure.axes[0], figure.axes[4]
     assert titles(figure)[:4] == ["average ↑", "std ↓", "decile range ↓", "worst 10 % ↑"]
     assert above.lines[0].get_ydata() == pytest.approx([np.mean(LATE) + step / 100 for step in steps])
-    printed = paper.by_method("tau", "average").loc["cifar100"] / 100
+    printed = paper_audit.by_method("tau", "average").loc["cifar100"] / 100
     assert lines(below)["paper, cifar100"] == pytest.approx(printed.tolist())
     assert [text.get_text() for text in below.get_xticklabels()] == ["0", "0.1", "0.5", "1", "2", "10"]
     assert [axis.get_ylabel() for axis in (above, below)] == ["our runs", "the paper's table"]

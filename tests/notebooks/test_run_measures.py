@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from clamkit.errors import ClamkitError
-from helpers.run_measures import settling_epoch, shot_groups
+from helpers.run_measures import paper_table, settling_epoch, shot_groups
 
 SHARED = Path(os.environ.get("CLAMKIT_SHARED") or Path(__file__).resolve().parents[3] / "shared")
 INAT_SIZES = SHARED / "data" / "inat18" / "img_num_per_cls.txt"
@@ -90,3 +90,10 @@ def test_shot_groups_of_inaturalist_2018():
     found = pd.Series(shot_groups(sizes)).value_counts()
     assert (sizes.size, sizes.sum()) == (8142, 437513)
     assert found.to_dict() == {"many": 842, "medium": 4076, "few": 3224}
+
+
+def test_the_papers_table_has_the_shape_of_ours():
+    printed = paper_table("fashion_mnist")
+    assert printed.loc["CLAM", "std %"] == 5.44
+    assert printed.loc["Normal", "decile range %"] == 18.3
+    assert list(printed.index) == ["Normal", "Focal", "PW", "TCE", "GGF", "CLAM"]

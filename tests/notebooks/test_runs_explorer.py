@@ -48,6 +48,7 @@ def test_runs_that_differ_in_more_than_the_method_are_kept_apart(small_npz, none
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_committed_results_stand_in_for_an_empty_folder():
     found = controls(runs_explorer())
     assert found["source"].value.startswith("committed")

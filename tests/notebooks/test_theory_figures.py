@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from clamkit import LowerBounded
-from clamkit.plots.theory import CORNERS
 from clamkit.theory import game
 from helpers import theory_figures
+from helpers.theory_figures import CORNERS
 from tests.plots.shown import legend, lines, titles
 
 S = LowerBounded(3, 1 / 6)

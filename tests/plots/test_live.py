@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from clamkit import RunConfig, plots, train
-from clamkit.plots.live import live_png
+from clamkit.plots.runs import live_png
 
 
 class Notebook:
@@ -47,6 +47,7 @@ def history(epochs: int, classes: int) -> list[dict]:
     return [{column: torch.from_numpy(rng.random(classes)) for column in columns} for _ in range(epochs)]
 
 
+@pytest.mark.slow
 def test_one_picture_is_redrawn(screen, small_npz, tmp_path):
     shown, updated = screen
     config = RunConfig(dataset=str(small_npz), epochs=3)
@@ -58,7 +59,8 @@ def test_one_picture_is_redrawn(screen, small_npz, tmp_path):
     assert run.history.equals(unwatched.history), "looking changes nothing"
 
 
-def test_each_training_has_its_picture(screen):
+def test_each_training_has_its_picture(screen, monkeypatch):
+    monkeypatch.setattr("clamkit.plots.runs.LIVE_DPI", 20)
     shown, updated = screen
     watch = plots.live_view()
     for _ in range(2):

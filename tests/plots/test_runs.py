@@ -8,7 +8,6 @@ from matplotlib.colors import same_color
 from clamkit import compare, plots
 from clamkit.engine.store import as_frame
 from clamkit.errors import ClamkitError
-from clamkit.lab.tables import final_classes
 from tests.plots.shown import legend, lines, titles
 
 NORMAL = [[0.2, 0.5, 0.8, 0.9, 0.9, 0.95], [0.3, 0.6, 0.8, 0.91, 0.92, 0.95]]
@@ -109,17 +108,6 @@ def test_training_curves_of_many_classes(memory_run):
     assert shown["class 17, the worst"] == accuracy[:, 17].tolist()
 
 
-def test_class_curves(runs, memory_run):
-    weaker = [memory_run(CLAM, method=run.config.method, crop_lower_bound=1.0) for run in runs]
-    figure = plots.class_curves(final_classes([*runs, *weaker]), ["normal", "clam"])
-    assert titles(figure) == ["Normal", "CLAM"]
-    assert legend(figure) == [f"class {i}" for i in range(6)]
-    normal = figure.axes[0]
-    assert normal.lines[0].get_xydata().tolist() == [[0.5, 0.3], [1.0, 0.6]], "class 0: tight crop, no crop"
-    assert (normal.get_xlabel(), normal.get_ylabel()) == ("crop lower bound", "test accuracy")
-    assert normal.xaxis_inverted()
-
-
 def test_differences():
     table = compare([0.5, 0.6, 0.7], [0.4, 0.6, 0.5])
     two = pd.concat([table, table.rename({"value": "std"})])
@@ -135,5 +123,5 @@ def test_differences():
 
 
 def test_figures_of_no_runs_say_so():
-    for figure in (plots.fairness_over_strength(as_frame([])), plots.class_curves(final_classes([]), [])):
-        assert [text.get_text() for text in figure.texts] == ["no finished runs to draw yet"]
+    figure = plots.fairness_over_strength(as_frame([]))
+    assert [text.get_text() for text in figure.texts] == ["no finished runs to draw yet"]

@@ -15,7 +15,7 @@ from PIL import Image
 from clamkit import METHODS, plots
 from clamkit.errors import ClamkitError
 from clamkit.methods.specs import Method
-from clamkit.metrics import METRICS
+from clamkit.metrics import METRICS, compare
 from tests.plots.shown import legend
 
 TOY = Method("Toy", "#123456", "8", "A method of this test.")
@@ -52,10 +52,13 @@ def test_a_class_keeps_its_colour():
     assert many["class 5"] != many["class 15"], "of many classes the drawn ones differ"
 
 
+def drawn() -> plt.Figure:
+    return plots.differences({"clam": compare([0.5, 0.6, 0.7], [0.4, 0.6, 0.5])}, "points")
+
+
 def test_the_callers_style_is_left_alone():
     before = dict(mpl.rcParams)
-    figure = plots.game_picture()
-    plots.png(figure, 50)
+    plots.png(drawn(), 50)
     assert dict(mpl.rcParams) == before
 
 
@@ -81,8 +84,7 @@ def test_png_has_the_asked_size():
 def test_saved_figures_are_the_same_bytes_each_time(tmp_path):
     once, twice = tmp_path / "once", tmp_path / "twice"
     for folder in (once, twice):
-        figure = plots.game_picture()
-        assert plots.save(figure, "game", folder, pdf=True) == folder / "game.png"
+        assert plots.save(drawn(), "game", folder, pdf=True) == folder / "game.png"
     for name in ("game.png", "game.pdf"):
         assert (once / name).read_bytes() == (twice / name).read_bytes()
     assert b"Date" not in (once / "game.pdf").read_bytes()

@@ -142,6 +142,7 @@ def test_matching_pennies():
     assert (solution.value, *solution.weights, *solution.strategy) == pytest.approx([0.5] * 5)
 
 
+@pytest.mark.slow
 def test_averaged_weights_approach_the_equilibrium_like_one_over_the_root_of_t():
     rng = np.random.default_rng(0)
     for n in (3, 5):

@@ -227,7 +227,7 @@ def regret_of_mixing(max_player, n, gamma, tau, T):
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.1])
-@pytest.mark.parametrize(("n", "T"), [(2, 60), (3, 300), (10, 300), (100, 100)])
+@pytest.mark.parametrize(("n", "T"), [(2, 60), (3, 300), (10, 300), pytest.param(100, 100, marks=pytest.mark.slow)])
 def test_the_regret_of_mixing_is_bounded_beside_that_of_projecting(n, T, gamma):
     S, best = LowerBounded(n, gamma / n), np.sqrt(8 * np.log(n) / T)
     for tau in (best, 3 * best, best / 3):

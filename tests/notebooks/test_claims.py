@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 
 from clamkit import RunStore
-from clamkit.lab import claims, results
-from clamkit.lab.claims import (
+from clamkit.lab import results
+from clamkit.lab.grids import Grid
+from helpers import claims
+from helpers.claims import (
     FASHION,
     SMALLER,
     Finding,
@@ -24,7 +26,6 @@ from clamkit.lab.claims import (
     seed_by_seed,
     table,
 )
-from clamkit.lab.grids import Grid
 
 
 def finding(values, wanted=-1, kind="paper", **more) -> Finding:

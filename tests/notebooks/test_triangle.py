@@ -4,10 +4,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from clamkit import LowerBounded, Permutahedron, RatioBounded, plots
-from clamkit.plots.theory import CORNERS
+from clamkit import LowerBounded, Permutahedron, RatioBounded
 from clamkit.theory import game
 from clamkit.theory.update import MAPS
+from helpers import theory_figures
+from helpers.theory_figures import CORNERS
 from tests.plots.shown import titles
 
 
@@ -20,7 +21,7 @@ from tests.plots.shown import titles
     ],
 )
 def test_corners_of_a_set(S, count, corner):
-    found = plots.vertices(S)
+    found = theory_figures.vertices(S)
     assert len(np.unique(found.round(9), axis=0)) == count
     assert np.abs(found - corner).sum(1).min() < 1e-9
     assert all(S.contains(w) for w in found)
@@ -28,7 +29,7 @@ def test_corners_of_a_set(S, count, corner):
 
 def test_the_triangle_has_the_set_inside():
     _, axis = plt.subplots()
-    plots.draw_triangle(axis, LowerBounded(3, 1 / 6), ["a", "b", "c"])
+    theory_figures.draw_triangle(axis, LowerBounded(3, 1 / 6), ["a", "b", "c"])
     outer, inner = (patch.get_xy() for patch in axis.patches)
     np.testing.assert_allclose(np.unique(outer.round(9), axis=0), np.unique(CORNERS.round(9), axis=0))
     side = np.linalg.norm(CORNERS[0] - CORNERS[1])
@@ -42,17 +43,17 @@ def test_the_triangle_has_the_set_inside():
 def test_paths_are_the_weights():
     S, v = LowerBounded(3, 1 / 6), np.random.default_rng(0).random((30, 3))
     played = {name: game.play(v, S, 0.5, name) for name in ("euclidean", "kl")}
-    figure = plots.paths_on_the_simplex(played, mark=np.full(3, 1 / 3))
+    figure = theory_figures.paths_on_the_simplex(played, mark=np.full(3, 1 / 3))
     assert titles(figure) == ["euclidean", "kl"]
     for axis, one in zip(figure.axes, played.values(), strict=True):
         path, star = axis.lines
         np.testing.assert_allclose(path.get_xydata(), one.weights @ CORNERS)
         np.testing.assert_allclose(star.get_xydata()[0], CORNERS.mean(axis=0))
-    assert len(plots.paths_on_the_simplex(played).axes[0].lines) == 1, "no star unless asked for"
+    assert len(theory_figures.paths_on_the_simplex(played).axes[0].lines) == 1, "no star unless asked for"
 
 
 def test_the_game_in_one_picture():
-    players, triangle = plots.game_picture((0.2, 0.5, 0.9), rounds=30).axes
+    players, triangle = theory_figures.game_picture((0.2, 0.5, 0.9), rounds=30).axes
     said = " ".join(text.get_text() for text in players.texts)
     assert "max player" in said
     assert "min player" in said
@@ -66,5 +67,5 @@ def test_the_game_in_one_picture():
 
 
 def test_every_map_has_a_line_of_its_own():
-    assert set(plots.MAPS) == {*MAPS, "best_response"}
-    assert len(set(plots.MAPS.values())) == len(plots.MAPS)
+    assert set(theory_figures.MAPS) == {*MAPS, "best_response"}
+    assert len(set(theory_figures.MAPS.values())) == len(theory_figures.MAPS)

@@ -1,0 +1,96 @@
+"""What runs cost before they are made: FLOP, and hours on this machine, on one A100, and by the paper's recipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from clamkit.engine.config import RunConfig
+from clamkit.engine.recipes import PAPER_HOURS
+from clamkit.methods.specs import paper_dataset_like
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Setting = tuple[str, int, int, str, int]  # model, classes, channels, stem, pixels a side
+SHAPES = {  # training images, channels, pixels a side, classes
+    "fashion_mnist_mini": (6_000, 1, 28, 10),
+    "fashion_mnist": (60_000, 1, 28, 10),
+    "cifar10": (50_000, 3, 32, 10),
+    "cifar100": (50_000, 3, 32, 100),
+    "mini_imagenet": (50_000, 3, 84, 100),
+    "imagenet": (1_281_167, 3, 224, 1_000),
+    "inaturalist2018": (437_513, 3, 224, 8_142),
+}
+# A network like fastnet took 3.6e14 FLOP and 3.29 s on one A100: K. Jordan, arXiv:2404.00498, 2024
+A100_FLOP_PER_SECOND = 3.6e14 / 3.29
+MEASURED_IMAGES, MEASURED_STEPS = 16, 5
+
+
+def costs(configs: Iterable[RunConfig]) -> str:
+    """A sentence: what these runs cost in all. Runs whose dataset has no known size are left out, and counted."""
+    configs = list(configs)
+    known = [config for config in configs if config.dataset in SHAPES]
+    flop = [training_flop(config) for config in known]
+    here = sum(f / flop_per_second(*_setting(config), config.amp) for f, config in zip(flop, known, strict=True))
+    hours = sum(PAPER_HOURS[paper_dataset_like(config.dataset)] for config in known)
+    left_out = f" ({len(configs) - len(known)} runs of unknown size not counted)" if len(known) < len(configs) else ""
+    a100 = sum(flop) / A100_FLOP_PER_SECOND
+    return (
+        f"{sum(flop):.2g} FLOP{left_out}: some {here / 3600:,.1f} hours of this machine by steps just measured, "
+        f"{a100 / 3600:,.2f} of one A100 at the speed published for a network like fastnet; by the paper's own recipe "
+        f"{hours:,.0f} GPU hours (its appendix)"
+    )
+
+
+def training_flop(config: RunConfig) -> float:
+    """FLOP of the training passes of a run on a dataset of SHAPES, forward and backward."""
+    images, _, _, classes = SHAPES[config.dataset]
+    kept = config.per_class * classes if config.per_class else images - config.holdout * classes
+    return _flop_per_image(*_setting(config)) * kept * config.epochs
+
+
+def _setting(config: RunConfig) -> Setting:
+    _, channels, side, classes = SHAPES[config.dataset]
+    return config.model, classes, channels, config.stem, config.image_size or side
+
+
+@cache
+def flop_per_second(model: str, classes: int, channels: int, stem: str, side: int, amp: bool | str = False) -> float:
+    """What this machine reaches when it trains a model: measured on some batches of noise."""
+    import torch
+
+    from clamkit.engine.device import find_device, mixed_precision
+
+    device = find_device()
+    network, dtype = _model(model, classes, channels, stem, side).to(device), mixed_precision(device, amp)
+    x = torch.randn(MEASURED_IMAGES, channels, side, side, device=device)
+    taken = []
+    for _ in range(MEASURED_STEPS):
+        started = time.perf_counter()
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+            loss = network(x).float().logsumexp(1).sum()
+        loss.backward()
+        loss.item()  # waits for the device
+        taken.append(time.perf_counter() - started)
+    return MEASURED_IMAGES * _flop_per_image(model, classes, channels, stem, side) / min(taken)
+
+
+@cache
+def _flop_per_image(model: str, classes: int, channels: int, stem: str, side: int) -> float:
+    """Forward and backward, counted by torch without computing anything."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network = _model(model, classes, channels, stem, side).to("meta")
+    with FlopCounterMode(display=False) as counter:
+        network(torch.empty(2, channels, side, side, device="meta")).sum().backward()
+    return counter.get_total_flops() / 2
+
+
+def _model(name: str, classes: int, channels: int, stem: str, side: int) -> nn.Module:
+    from clamkit.engine.models import build_model
+
+    return build_model(name, classes, channels, stem, side)

@@ -1,0 +1,51 @@
+"""What runs cost: FLOP counted by hand, and the sentence for people."""
+
+import pytest
+
+from clamkit import RunConfig
+from clamkit.engine.recipes import recipe
+from clamkit.lab import costs
+
+CIFAR_IMAGES = 50_000
+
+
+def test_flop_of_a_fastnet_by_hand():
+    """Multiply-adds of each convolution on 31, 15, 7 and 3 places a side; forward, and twice that backward."""
+    layers = [(24, 64, 31), (64, 64, 15), (64, 256, 15), (256, 256, 7), (256, 256, 7), (256, 256, 3)]
+    forward = sum(9 * before * after * side**2 for before, after, side in layers) + 256 * 10
+    first = 12 * 24 * 31**2  # fixed: neither its weights nor the images need a gradient
+    config = RunConfig(dataset="cifar10", model="fastnet", epochs=3)
+    expected = 2 * (3 * forward + first) * CIFAR_IMAGES * 3
+    assert costs.training_flop(config) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_papers_run_costs_what_is_known_of_resnet50():
+    """4.1 billion multiply-adds an image at 224 px: three times that for training, 100 epochs of 50,000 images."""
+    config = RunConfig(**recipe("paper", "cifar10"))
+    assert costs.training_flop(config) == pytest.approx(2 * 3 * 4.1e9 * CIFAR_IMAGES * 100, rel=0.03)
+
+
+def test_a_fast_run_costs_a_two_hundredth_of_the_papers():
+    fast, paper = (costs.training_flop(RunConfig(**recipe(name, "cifar10"))) for name in ("fast", "paper"))
+    assert fast <= paper / 200
+
+
+def test_images_kept_out_are_not_paid_for():
+    whole = RunConfig(dataset="cifar10", epochs=2)
+    flop = costs.training_flop(whole)
+    assert costs.training_flop(whole.model_copy(update={"holdout": 500})) == pytest.approx(0.9 * flop)
+    assert costs.training_flop(whole.model_copy(update={"per_class": 100})) == pytest.approx(flop / 50)
+
+
+def test_the_sentence(monkeypatch):
+    monkeypatch.setattr(costs, "flop_per_second", lambda *setting: 1e9)
+    known = RunConfig(dataset="cifar10", model="fastnet", epochs=16)
+    said = costs.costs([known, RunConfig(dataset="my/photos")])
+    hours = costs.training_flop(known) / 1e9 / 3600
+    assert f"some {hours:,.1f} hours of this machine" in said
+    assert "(1 runs of unknown size not counted)" in said
+    assert "3 GPU hours" in said
+
+
+def test_speed_is_measured():
+    assert costs.flop_per_second("tiny_resnet", 10, 1, "small", 28) > 1e6
