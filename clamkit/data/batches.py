@@ -113,7 +113,7 @@ class Batches:
                 num_workers=WORKERS,
                 collate_fn=_collate,
                 pin_memory=on_cuda,
-                persistent_workers=True,
+                persistent_workers=WORKERS > 0,
                 generator=torch.Generator(),  # its own: what layers draw must not depend on when workers started
             )
         loader = self._loaders[files]

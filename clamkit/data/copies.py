@@ -22,16 +22,19 @@ log = logging.getLogger("clamkit")
 MARKER = "clamkit-copy.json"
 
 
-def use_copy(place: Path, content: Content) -> Content:
-    """What a reader gave, with the files of the smallest finished copy beside `place` that is large enough, if any.
-
-    Large enough for images of side s is a shorter side of 256/224·s, what evaluation cuts its centre from.
-    """
+def refuse_unfinished(place: Path) -> None:
     if not (read_marker(place) or {"finished": True})["finished"]:
         raise ClamkitError(
             f"{place} is a copy that was not finished: `clamkit data prepare` with the data it is made of goes on with "
             "it; until then train on that data."
         )
+
+
+def use_copy(place: Path, content: Content) -> Content:
+    """What a reader gave, with the files of the smallest finished copy beside `place` that is large enough, if any.
+
+    Large enough for images of side s is a shorter side of 256/224·s, what evaluation cuts its centre from.
+    """
     if not isinstance(content["x_train"], Files):
         return content
     below, side = len(str(place)) + 1, content["x_train"].size

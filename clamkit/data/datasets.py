@@ -165,6 +165,7 @@ def load_data(
     path = _own_place(name, data_dir)
     if path.is_file():
         return dataset_from_arrays(path.stem, **readers.read_npz(path))
+    copies.refuse_unfinished(path)
     content = readers.read_folder(path, image_size, skip_bad_images)
     return dataset_from_arrays(path.name, **copies.use_copy(path, content))
 
@@ -201,6 +202,7 @@ def _load_known(name: str, data_dir: Path | None, image_size: int | None, skip_b
     known = DATASETS[name]
     place = known.find(data_dir) or _download(name, data_dir)
     by_file = {"image_size": image_size or known.image_size, "skip_bad": skip_bad} if known.image_size else {}
+    copies.refuse_unfinished(place)
     content = copies.use_copy(place, known.read(place, **by_file))
     names = known.class_names or content.pop("class_names", None)
     dataset = dataset_from_arrays(name, **content | {"class_names": names}, statistics=known.statistics)

@@ -12,6 +12,7 @@ import torch
 from clamkit.data.datasets import load_data
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import count, forward, set_up, train_epoch
+from clamkit.engine.models import FastNet
 from clamkit.methods.specs import METHODS
 
 META = torch.device("meta")
@@ -31,20 +32,24 @@ LEVERS = {
     "held out": {"holdout": 2},
     "ResNet": {"model": "resnet18"},
     "ViT": {"model": "tiny_vit"},
+    "fastnet": {"model": "fastnet_small", "bias_lr": 64, "image_size": 32},
+    "lookahead": {"lookahead": 0.95},
 }
 
 
 @pytest.fixture(autouse=True)
-def _no_autocast(monkeypatch):
-    """It knows no meta device, not even to be switched off there."""
+def _what_knows_no_meta_device(monkeypatch):
+    """autocast, not even to be switched off there; the eigenvectors by which a fastnet is set up, once."""
     monkeypatch.setattr(torch, "autocast", lambda *args, **options: nullcontext())
+    monkeypatch.setattr(FastNet, "whiten", lambda self, images: None)
 
 
 def epoch_on_meta(small_npz, **fields) -> None:
     config = RunConfig(dataset=str(small_npz), batch_size=25, epochs=1, **fields)
     dataset = load_data(small_npz, holdout=config.holdout)
     state = set_up(config, dataset, META)
-    state.optimizer = torch.optim.SGD(state.model.parameters(), 0.1, 0.9, nesterov=True)  # the fused one knows no meta
+    for group in state.optimizer.param_groups:
+        group["fused"] = False  # that one knows no meta device
     x, y = dataset.x_train.to(META), dataset.y_train
     weights = torch.tensor([0.5, 1.0, 1.5], dtype=torch.float64)
     drawn_by = weights if config.draws_by_weights else None
