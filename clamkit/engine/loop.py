@@ -164,7 +164,7 @@ def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bo
         started -= saved["seconds"]
     x, y = dataset.x_train, dataset.y_train
     if isinstance(x, Tensor):
-        x, y = x.to(state.device), y.to(state.device)  # the whole set on the device, one byte a pixel
+        x = x.to(state.device)  # the whole set on the device, one byte a pixel
     title = f"{config.method} {config.augmentation} {config.strength:g} seed {config.seed}"
     done, hidden = len(state.history), not first or not show_progress(progress)
     left = range(done + 1, config.epochs + 1)

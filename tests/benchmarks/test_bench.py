@@ -8,8 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import bench
+import loading
 import measure
 import surroundings
 from clamkit import paths
@@ -61,6 +63,17 @@ def test_the_committed_measurements_have_the_layout_and_the_figure_shows_them(ro
             assert line.get_xydata().tolist() == [[point[x], point[name]] for point in report["growth"][key]]
     for line, name in zip(left.lines, ("euclidean", "kl"), strict=False):
         assert line.get_xydata().tolist() == [[point["classes"], point[name]] for point in report["growth"]["classes"]]
+
+
+def test_reading_files_is_measured_beside_torchvision_where_there_are_photographs(tmp_path):
+    assert list(loading.loading(True, None)) == []
+    assert list(loading.loading(True, tmp_path)) == []
+    for i in range(3):
+        Image.effect_noise((300, 280 + i), 60).save(tmp_path / f"{i}.JPEG")
+    rate, ours, copy = loading.loading(True, tmp_path)
+    assert rate["value"] > 0
+    assert (ours["goal"], copy["goal"]) == (1.4, 3.5)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["0.JPEG", "1.JPEG", "2.JPEG"]
 
 
 def test_jobs_take_turns_and_warm_up_first():

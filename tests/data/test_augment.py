@@ -1,5 +1,7 @@
 """Augmentation against torchvision: the same boxes in distribution, the same pixels for the same box."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
-from clamkit.data.augment import ColourJitter, RandomResizedCrop, crop_boxes, jitter, normalise, resized_crop
+from clamkit.data.augment import ColourJitter, RandomResizedCrop, crop_box, crop_boxes, jitter, normalise, resized_crop
 from clamkit.data.vision import torchvision
 from clamkit.errors import ClamkitError
 
@@ -42,13 +44,17 @@ def test_pixels_of_uint8_images():
 
 
 @pytest.mark.parametrize(("height", "width", "bound"), [(28, 28, 0.3), (32, 48, 0.08), (64, 40, 0.6)])
-def test_boxes_are_distributed_as_torchvisions(height, width, bound):
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_boxes_are_distributed_as_torchvisions(height, width, bound, one_by_one):
     count = 4000
     torch.manual_seed(0)
     image = torch.zeros(1, height, width)
     get = torchvision.transforms.RandomResizedCrop.get_params
     theirs = np.array([get(image, (bound, 1.0), (3 / 4, 4 / 3)) for _ in range(count)])
+    rng = random.Random(0)
     ours = crop_boxes(count, height, width, bound, generator()).numpy()
+    if one_by_one:
+        ours = np.array([crop_box(height, width, bound, rng) for _ in range(count)])
     for column in range(4):  # top, left, height, width
         assert ks_2samp(ours[:, column], theirs[:, column]).pvalue > 1e-3
     assert ks_2samp(ours[:, 2] / ours[:, 3], theirs[:, 2] / theirs[:, 3]).pvalue > 1e-3
@@ -64,6 +70,8 @@ def test_fallback_is_the_centre(height, width):
         torch.zeros(1, height, width), (0.99, 1.0), (3 / 4, 4 / 3)
     )
     assert crop_boxes(3, height, width, 0.99, generator()).tolist() == [list(expected)] * 3
+    assert crop_box(height, width, 0.99, random.Random(0)) == list(expected)
+    assert crop_box(height, width, 1, random.Random(0)) == [0, 0, height, width]
 
 
 def test_lower_bound_one_means_no_crop():

@@ -87,6 +87,30 @@ def test_a_box_of_a_streamed_image_is_the_box_of_the_file(tmp_path):
     )
     assert asked == [(30, 40)]
     assert np.array_equal(read.numpy(), pixels[3:11, 5:13].transpose(2, 0, 1)), "8×8 at 8×8: nothing to resample"
+    Image.fromarray(pixels[:8, :8]).save(tmp_path / "b.png")
+    part = readers.Files([tmp_path / "b.png"], 8).read(0, lambda *_: [4, 4, 1, 1])
+    assert np.array_equal(part.numpy()[:, 0, 0], pixels[4, 4]), "also of an image that has the size already"
+    assert part.unique().numel() <= 3
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "grey", "CMYK"])
+@pytest.mark.parametrize("size", [70, 30, 15])
+def test_a_smaller_decode_shows_the_same_box(tmp_path, kind, size):
+    """JPEG files at 1/2 and 1/4 against a full decode resized by Pillow, on a smooth picture with an edge in it."""
+    noise = np.random.default_rng(0).integers(0, 256, (9, 11, 3), dtype=np.uint8)
+    picture = Image.fromarray(noise).resize((301, 223), Image.Resampling.BICUBIC)
+    picture.paste((250, 10, 10), (120, 80, 180, 140))
+    picture = {"grey": picture.convert("L"), "CMYK": picture.convert("CMYK")}.get(kind, picture)
+    picture.save(tmp_path / "a", "PNG" if kind == "PNG" else "JPEG", quality=95)
+    top, left, height, width = 51, 83, 97, 120  # on no block's edge
+    read = readers.Files([tmp_path / "a"], size).read(0, lambda *_: [top, left, height, width]).permute(1, 2, 0).numpy()
+    whole = Image.open(tmp_path / "a").convert("RGB")
+    box = (left, top, left + width, top + height)
+    full = np.asarray(whole.crop(box).resize((size, size), Image.Resampling.BILINEAR)).astype(float)
+    difference = np.abs(read - full)
+    assert difference.mean() < (2 if size < 70 and kind != "PNG" else 0.5)
+    shifted = whole.resize((size, size), Image.Resampling.BILINEAR, [edge + 2 for edge in box])
+    assert np.abs(np.asarray(shifted) - full).mean() > 1.5 * difference.mean(), "two pixels aside is another box"
 
 
 def test_folders_above_the_limit_are_streamed(make_folder, monkeypatch):
