@@ -20,9 +20,10 @@ EXTRAS = {  # what each extra of pyproject.toml is for
     "integrations": "callbacks for Hugging Face, Lightning and timm",
     "app": "the explorers as web pages",
     "test": "pytest",
+    "trainers": "the tests of scikit-learn, skorch and XGBoost",
     "browser": "the browser tests",
 }
-FOR_DEVELOPERS = ("test", "browser")  # looked for in a checkout only: a wheel has no tests
+FOR_DEVELOPERS = ("test", "trainers", "browser")  # looked for in a checkout only: a wheel has no tests
 
 Check = tuple[str, str, str | None]  # what is looked at, what was found, and what is wrong with it or missing
 

@@ -1,13 +1,7 @@
 """CLAM inside other people's training loops: `huggingface` and `lightning`. Each needs its library, nothing else does.
 
 A plain loop needs neither: a weighter is a criterion, `loss = weighter(output, target)`, with `weighter.step()` after
-each epoch, before the checkpoint is saved.
-
-timm's train.py   After `train_loss_fn.to(device)` (whatever loss its options chose):
-                  `model.clam = train_loss_fn = CLAM(args.num_classes, label_smoothing=args.smoothing)`, and
-                  `train_loss_fn.step()` after `train_one_epoch`. Only as a part of the model, put there before
-                  `resume_checkpoint`, is the state in timm's checkpoints: else `--resume` begins with equal weights.
-accelerate        `accelerator.register_for_checkpointing(weighter)`
+each epoch, before the checkpoint is saved. docs/trainers.md has the lines for timm, accelerate and others.
 
 Import this before timm and transformers where torch is CPU-only and torchvision is not: it lets torchvision load.
 """

@@ -113,6 +113,8 @@ class GroupDRO(Weighter):
 
     def __init__(self, num_classes: int, eta: float = 0.01, **common: Any):
         super().__init__(num_classes, **common)
+        if self.shares is not None:
+            raise ClamkitError("GroupDRO takes no sizes=: it divides by the size of each class or group in the batch.")
         self.eta = positive(eta, "eta", "Sagawa et al. take 0.01.")
 
     def after_batch(self, y: Tensor, right: Tensor, losses: Tensor) -> None:

@@ -13,7 +13,7 @@ from .training import BATCH, EPOCHS, IMAGES, Images, Model, assert_same, plain, 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'clamkit[integrations]'")
 pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'clamkit[integrations]'")
 
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from clamkit.integrations.huggingface import ClamCallback
 
@@ -111,6 +111,31 @@ def test_a_second_training_and_a_search_begin_anew(tmp_path):
     trainer.args.lr_scheduler_type = "constant"
     trainer.train()
     assert_same(weighter, plain())
+
+
+@pytest.mark.slow
+def test_each_trial_of_a_search_begins_anew(tmp_path):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install optuna")
+    weighter, begun, ended = CLAM(10), [], []
+
+    class Look(TrainerCallback):
+        """After the weighter's own callback: the weights that a trial begins and ends with."""
+
+        def on_train_begin(self, *args, **kwargs):
+            begun.append((int(weighter.epoch), weighter.weights.tolist()))
+
+        def on_train_end(self, *args, **kwargs):
+            ended.append(weighter.weights.clone())
+
+    trainer = hugging_face(tmp_path, weighter)
+    trainer.add_callback(Look())
+    trainer.model_init = lambda trial=None: Named()
+    trainer.optimizer_cls_and_kwargs = (torch.optim.SGD, {"lr": 0.1})
+    trainer.optimizer = trainer.lr_scheduler = None
+    trainer.args.lr_scheduler_type = "constant"
+    trainer.hyperparameter_search(lambda trial: {"seed": trial.suggest_int("seed", 0, 9)}, n_trials=3)
+    assert begun == [(0, [1.0] * 10)] * 3
+    assert all(torch.allclose(weights, plain().weights, rtol=0, atol=1e-12) for weights in ended)
 
 
 def test_evaluation_loss_is_unweighted(tmp_path):

@@ -83,6 +83,38 @@ def test_as_a_part_of_the_model_it_is_in_timms_checkpoints(tmp_path):
     assert_same(again.clam, plain())
 
 
+def test_as_state_of_the_task_it_is_in_timms_checkpoints(tmp_path):
+    """--resume of a train.py with tasks: the criterion is the task's, and the network's own state stays clean."""
+    task = pytest.importorskip("timm.task", reason="this timm has no training tasks")
+    from timm.utils import CheckpointSaver
+
+    def build():
+        model, clam = Model(), CLAM(10)
+        made = task.ClassificationTask(model, clam, verbose=False)
+        made.get_task_state = lambda **_: clam.state_dict()
+        made.load_task_state = lambda state, **_: clam.load_state_dict(state)
+        return made, torch.optim.SGD(model.parameters(), lr=0.1), clam
+
+    def epoch(made, optimizer, clam):
+        made.train()
+        for x, target in loader():
+            optimizer.zero_grad()
+            made(x, target)["loss"].backward()
+            optimizer.step()
+        clam.step()
+
+    first, optimizer, clam = build()
+    folders = {"checkpoint_dir": str(tmp_path), "recovery_dir": str(tmp_path)}
+    saver = CheckpointSaver(first.get_trainable_module(), optimizer, task=first, **folders)
+    epoch(first, optimizer, clam)
+    saver.save_checkpoint(0, metric=1.0)
+    again, optimizer, clam = build()
+    assert task.resume_task_checkpoint(again, str(tmp_path / "last.pth.tar"), optimizer) == 1
+    epoch(again, optimizer, clam)
+    assert_same(clam, plain())
+    Model().load_state_dict(torch.load(tmp_path / "last.pth.tar", weights_only=True)["state_dict"])
+
+
 def test_mixup_labels_are_refused():
     from timm.data import Mixup
 

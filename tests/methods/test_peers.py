@@ -115,6 +115,11 @@ def test_bad_steps_of_group_dro(eta):
         GroupDRO(5, eta)
 
 
+def test_group_dro_is_not_divided_by_sizes_twice():
+    with pytest.raises(ClamkitError, match="takes no sizes="):
+        GroupDRO(5, sizes=[1, 2, 3, 4, 5])
+
+
 def test_a_second_pass_counts_but_does_not_move(small_npz):
     from clamkit import load_data
 
