@@ -33,7 +33,8 @@ Outcome = tuple[RunConfig, str | None, float]  # the run, why it failed, seconds
 class Processes:
     """Child processes that can all be ended when the work is stopped.
 
-    forks: make them, on Linux, from one process that has imported everything, which ends with the `with` block.
+    forks: make them, on Linux, from one process that has imported everything, with the number of threads of the first
+    one; it ends with the `with` block.
     """
 
     def __init__(self, forks: bool = False) -> None:
@@ -50,6 +51,7 @@ class Processes:
         if self.origin:
             process, control = self.origin
             control.close()
+            process.terminate()  # it may still be importing
             process.wait()
 
     def run(self, arguments: dict[str, Any], env: dict[str, str], cwd: Path) -> str:

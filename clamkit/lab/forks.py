@@ -9,6 +9,7 @@ dying, papermill ends and its kernel with it. This process ends with the sweep; 
 from __future__ import annotations
 
 import atexit
+import builtins
 import gc
 import importlib
 import json
@@ -23,10 +24,8 @@ from typing import Any
 
 READY, DONE = b"\0ready\0", b"\0done\0"
 LAUNCHER = [sys.executable, "-m", "ipykernel_launcher"]
-EVERYTHING = (
-    "papermill ipykernel.kernelapp "
-    "matplotlib.pyplot pandas clamkit.data.datasets clamkit.engine.loop clamkit.lab.notebooks clamkit.plots"
-)
+EVERYTHING = """pandas papermill ipykernel.kernelapp matplotlib.pyplot
+    clamkit.data.datasets clamkit.engine.loop clamkit.lab.notebooks clamkit.plots"""
 
 
 def load() -> None:
@@ -36,8 +35,10 @@ def load() -> None:
     sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # a grammar of links: 2 s to build, not needed
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # as a kernel does
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"  # of pyarrow
+    vars(builtins)["get_ipython"] = lambda: SimpleNamespace(kernel=None)  # pandas chooses its defaults by it
     for name in EVERYTHING.split():
         importlib.import_module(name)
+    del vars(builtins)["get_ipython"]
     from jupyter_client.provisioning import KernelProvisionerFactory
     from torch.cuda import is_initialized
 

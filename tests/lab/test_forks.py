@@ -25,13 +25,17 @@ while not pathlib.Path("go").exists():
     time.sleep(0.05)
 """
 SHOWS = (
-    "import os, sys\nimport matplotlib.pyplot as plt\nimport pandas as pd\nimport torch\nfrom tqdm.auto import tqdm",
+    "import os, random, sys\nimport matplotlib.pyplot as plt\nimport numpy as np\nimport pandas as pd\nimport torch",
+    "from tqdm.auto import tqdm",
     "tqdm, plt.get_backend(), __name__, torch.get_num_threads()",
     "sorted(os.environ), os.environ['OF_THE_TEST'], os.getcwd(), sys.path, sys.argv[3:]",
     "print('to stderr', file=sys.stderr)\nos.system('echo from a process')",
     "plt.plot([1, 3, 2])\nplt.title('a figure')\nplt.show()",
-    "pd.DataFrame({'x': [1, 2]})",
-    "import random\nimport numpy as np",
+    "pd.DataFrame([[f'a long entry {i}' for i in range(18)]])",
+    "import locale, logging, signal\nplt.rcParams, locale.getlocale(), sys.flags",
+    "[line for line in pd.describe_option(_print_desc=False).splitlines() if 'utf-8' not in line.lower()]",
+    "logging.getLogger().handlers, [(number, signal.getsignal(number)) for number in (2, 15, 17)]",
+    "np.geterr(), np.get_printoptions(), torch.__config__.parallel_info()",
     "open('drawn', 'a').write(f'{torch.rand(1).item()} {np.random.rand()} {random.random()} ');",
     "input()",
 )
