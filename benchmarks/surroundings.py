@@ -208,12 +208,15 @@ def sweeps(quick: bool) -> Iterator[dict]:
             with ThreadPoolExecutor(side_by_side) as pool:
                 list(pool.map(lambda seed: child(training, seed, threads, folder), [next(seeds), next(seeds)]))
 
-        def start() -> None:
-            if error := execute_notebook(Path(folder, "in.ipynb"), Path(folder, "out.ipynb")):
+        def start(processes: Processes | None = None) -> None:
+            if error := execute_notebook(Path(folder, "in.ipynb"), Path(folder, "out.ipynb"), processes=processes):
                 raise ClamkitError(error)
 
         nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(KERNEL)]), f"{folder}/in.ipynb")
-        yield row("papermill, kernel and imports, s", interleaved(3, start=start)["start"], "≤", 6)
+        with Processes(forks=True) as forks:
+            t = interleaved(3, plain=start, forked=lambda: start(forks))
+        yield row("papermill, kernel and imports, s", t["plain"], "≤", 6)
+        yield row("… in forks, as a sweep does, s", t["forked"], "≤", 2)
         t = interleaved(4, warm_up=0, two=lambda: pair(2), one=lambda: pair(1))
         yield row("8 runs, 2 processes / one by one", t["two"].sum() / t["one"].sum(), "≤", 0.6)
         t = interleaved(2, warm_up=0, two=lambda: two_trainings(cores, 1), one=lambda: two_trainings(1, cores))

@@ -134,23 +134,23 @@ def test_grids_run_only_the_notebooks_of_the_project(name, tmp_path):
 
 
 class Recorded(Processes):
-    """Starts nothing; keeps the command lines."""
+    """Starts nothing; keeps what is sent to papermill, which is JSON."""
 
     def __init__(self):
         super().__init__()
-        self.commands = []
+        self.jobs = []
 
-    def run(self, command, **options):
-        self.commands.append(command)
-        return 0, ""
+    def run(self, arguments, env, cwd):
+        self.jobs.append(json.dumps(arguments))
+        return ""
 
 
 def parameters_sent(config: RunConfig, notebook: Path, runs: Path) -> dict:
-    """What the process that executes a run's notebook gets as parameters: the JSON of its command line, read."""
+    """What the process that executes a run's notebook gets as parameters: JSON, read."""
     processes = Recorded()
     with pytest.raises(ClamkitError):  # nothing was trained
         execute_run(config, notebook, runs, {}, processes, patience_s=1.0)
-    ((*_, job),) = processes.commands
+    (job,) = processes.jobs
     return json.loads(job)["parameters"]
 
 

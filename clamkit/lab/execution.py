@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +20,94 @@ from clamkit import paths
 from clamkit.engine.config import RunConfig
 from clamkit.engine.store import RunStore
 from clamkit.errors import ClamkitError, not_installed
+from clamkit.lab.forks import DONE, READY
 from clamkit.lab.notebooks import notebook_parameters
 
 KERNEL_START_TIMEOUT_S = 300  # on a busy machine
 QUIET = {"CLAMKIT_PROGRESS": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # no bars, no debugger's warnings in outputs
+SILENT = "papermill ended without a word"
 
 Outcome = tuple[RunConfig, str | None, float]  # the run, why it failed, seconds
 
 
 class Processes:
-    """Child processes that can all be ended when the work is stopped."""
+    """Child processes that can all be ended when the work is stopped.
 
-    def __init__(self) -> None:
-        self.running: set[subprocess.Popen] = set()
+    forks: make them, on Linux, from one process that has imported everything, with the number of threads of the first
+    one; it ends with the `with` block.
+    """
+
+    def __init__(self, forks: bool = False) -> None:
+        self.running: set[subprocess.Popen | socket.socket] = set()
         self.stopped = False
         self.lock = threading.Lock()
+        self.forks = forks and sys.platform == "linux"
+        self.origin: tuple[subprocess.Popen, socket.socket] | None = None  # what is forked, and how it is told to
 
-    def run(self, command: list[str], **options: Any) -> tuple[int, str]:
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.origin:
+            process, control = self.origin
+            control.close()
+            process.terminate()  # it may still be importing
+            process.wait()
+
+    def run(self, arguments: dict[str, Any], env: dict[str, str], cwd: Path) -> str:
+        """papermill's execute_notebook with these arguments; returns "" or what it said when it failed."""
+        if self.forks and (said := self._fork(arguments, env, cwd)) is not None:
+            return said
+        command = [sys.executable, "-m", "clamkit.lab.child", str(os.getpid()), json.dumps(arguments)]
         with self.lock:
             if self.stopped:
                 raise KeyboardInterrupt
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options)
+            options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+            process = subprocess.Popen(command, env=env, cwd=cwd, **options)
             self.running.add(process)
         _, stderr = process.communicate()
-        self.running.discard(process)
-        return process.returncode, stderr
+        with self.lock:
+            self.running.discard(process)
+        return (stderr or SILENT) if process.returncode else ""
+
+    def _fork(self, arguments: dict[str, Any], env: dict[str, str], cwd: Path) -> str | None:
+        """`run` in a fork; None if none came, and then none is asked for again."""
+        ours, theirs = socket.socketpair()
+        said = b""
+        with ours:
+            with self.lock, theirs, suppress(ConnectionError):
+                if self.stopped:
+                    raise KeyboardInterrupt
+                self.running.add(ours)
+                self.origin = self.origin or _origin(env, cwd)
+                socket.send_fds(self.origin[1], [b"\n"], [theirs.fileno()])
+            with suppress(ConnectionError):
+                ours.sendall(json.dumps({"arguments": arguments, "env": env, "cwd": str(cwd)}).encode() + b"\n")
+                while part := ours.recv(65536):
+                    said += part
+            with self.lock:
+                self.running.discard(ours)
+        if not said.startswith(READY):
+            self.forks = False
+            return None
+        return "" if DONE in said else said[len(READY) :].decode(errors="replace") or SILENT
 
     def stop(self) -> None:
         with self.lock:
             self.stopped = True
             for process in self.running:
-                process.terminate()  # its kernel sees that it is gone and ends too
+                if isinstance(process, subprocess.Popen):
+                    process.terminate()  # its kernel sees that it is gone and ends too
+                else:
+                    process.shutdown(socket.SHUT_WR)
+
+
+def _origin(env: dict[str, str], cwd: Path) -> tuple[subprocess.Popen, socket.socket]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "clamkit.lab.forks"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(command, stdin=theirs, env=env, cwd=cwd, **quiet), ours
 
 
 def execute_notebook(
@@ -70,7 +129,7 @@ def execute_notebook(
     except ImportError:
         raise not_installed("papermill", "lab") from None
     formats = "{" + ", ".join(map(repr, figure_formats)) + "}"
-    job = {
+    arguments = {
         "input_path": str(notebook),
         "output_path": str(output),
         "parameters": parameters,
@@ -82,11 +141,9 @@ def execute_notebook(
         "coalesce_streams": True,
         "extra_arguments": [f"--InlineBackend.figure_formats={formats}", "--IPKernelApp.log_level=40"],
     }
-    command = [sys.executable, "-m", "clamkit.lab.child", str(os.getpid()), json.dumps(job)]
     folders = {"CLAMKIT_RUNS": str(paths.runs()), "CLAMKIT_FIGURES": str(paths.figures())}  # not the notebook's own
     full = os.environ | QUIET | folders | (environment or {})
-    code, stderr = (processes or Processes()).run(command, env=full, cwd=notebook.parent)
-    return (stderr or "papermill ended without a word") if code else ""
+    return (processes or Processes()).run(arguments, full, notebook.parent)
 
 
 def last_line(stderr: str) -> str:

@@ -119,7 +119,7 @@ def _local_outcomes(work: dict[RunConfig, Path], root: Path, jobs: int | None) -
     from torch.cuda import device_count
 
     jobs, threads = workers(jobs, len(work))
-    gpus, processes, slots = device_count(), Processes(), list(range(jobs))
+    gpus, processes, slots = device_count(), Processes(forks=True), list(range(jobs))
 
     def one(config: RunConfig) -> Outcome:
         slot = slots.pop()
@@ -129,7 +129,7 @@ def _local_outcomes(work: dict[RunConfig, Path], root: Path, jobs: int | None) -
         finally:
             slots.append(slot)
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with processes, ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(one, config) for config in work]
         try:
             for future in as_completed(futures):
