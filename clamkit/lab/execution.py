@@ -22,6 +22,7 @@ from clamkit.lab.notebooks import notebook_parameters
 
 KERNEL_START_TIMEOUT_S = 300  # on a busy machine
 QUIET = {"CLAMKIT_PROGRESS": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # no bars, no debugger's warnings in outputs
+EXACTLY = {"scale": "small", "beside": None, "minutes": None}  # a training notebook is this run, whatever it takes
 
 Outcome = tuple[RunConfig, str | None, float]  # the run, why it failed, seconds
 
@@ -135,6 +136,7 @@ def run_parameters(config: RunConfig, known: set[str]) -> dict[str, Any]:
     """The config as notebook parameters; fields the notebook has no parameter for travel in `options`."""
     fields = config.model_dump(exclude_defaults=True)
     own = {key: getattr(config, key) for key in RunConfig.model_fields if key in known}
+    own |= {key: value for key, value in EXACTLY.items() if key in known}
     return own | {"options": {key: value for key, value in fields.items() if key not in known}}
 
 
