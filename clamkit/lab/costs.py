@@ -14,6 +14,8 @@ from clamkit.methods.specs import paper_dataset_like
 if TYPE_CHECKING:
     from torch import nn
 
+    from clamkit.data.datasets import Dataset
+
 Setting = tuple[str, int, int, str, int]  # model, classes, channels, stem, pixels a side
 SHAPES = {  # training images, channels, pixels a side, classes
     "fashion_mnist_mini": (6_000, 1, 28, 10),
@@ -26,7 +28,8 @@ SHAPES = {  # training images, channels, pixels a side, classes
 }
 # A network like fastnet took 3.6e14 FLOP and 3.29 s on one A100: K. Jordan, arXiv:2404.00498, 2024
 A100_FLOP_PER_SECOND = 3.6e14 / 3.29
-MEASURED_IMAGES, MEASURED_STEPS = 16, 5
+MEASURED_IMAGES, MEASURED_STEPS, MEASURED_S = 16, 5, 4.0  # at most
+LARGE_SIDE = 112  # pixels a side, beyond which fewer images are measured
 
 
 def costs(configs: Iterable[RunConfig]) -> str:
@@ -34,7 +37,7 @@ def costs(configs: Iterable[RunConfig]) -> str:
     configs = list(configs)
     known = [config for config in configs if config.dataset in SHAPES]
     flop = [training_flop(config) for config in known]
-    here = sum(f / flop_per_second(*_setting(config), config.amp) for f, config in zip(flop, known, strict=True))
+    here = sum(map(training_seconds, known))
     hours = sum(PAPER_HOURS[paper_dataset_like(config.dataset)] for config in known)
     left_out = f" ({len(configs) - len(known)} runs of unknown size not counted)" if len(known) < len(configs) else ""
     a100 = sum(flop) / A100_FLOP_PER_SECOND
@@ -45,37 +48,54 @@ def costs(configs: Iterable[RunConfig]) -> str:
     )
 
 
-def training_flop(config: RunConfig) -> float:
-    """FLOP of the training passes of a run on a dataset of SHAPES, forward and backward."""
-    images, _, _, classes = SHAPES[config.dataset]
-    kept = config.per_class * classes if config.per_class else images - config.holdout * classes
-    return flop_per_image(*_setting(config)) * kept * config.epochs
+def training_flop(config: RunConfig, data: Dataset | None = None) -> float:
+    """FLOP of the training passes of a run, forward and backward: on its data, or else on a dataset of SHAPES."""
+    if data:
+        kept = len(data.y_train)
+    else:
+        images, _, _, classes = SHAPES[config.dataset]
+        kept = config.per_class * classes if config.per_class else images - config.holdout * classes
+    return flop_per_image(*_setting(config, data)) * kept * config.epochs
 
 
-def _setting(config: RunConfig) -> Setting:
-    _, channels, side, classes = SHAPES[config.dataset]
+def training_seconds(config: RunConfig, data: Dataset | None = None) -> float:
+    """What the training passes of a run take on this machine, by steps just measured; reading files comes on top."""
+    return training_flop(config, data) / flop_per_second(*_setting(config, data), config.amp)
+
+
+def _setting(config: RunConfig, data: Dataset | None = None) -> Setting:
+    if data:
+        channels, side, classes = data.channels, data.x_train.shape[2], data.num_classes
+    else:
+        _, channels, side, classes = SHAPES[config.dataset]
     return config.model, classes, channels, config.stem, config.image_size or side
 
 
 @cache
 def flop_per_second(model: str, classes: int, channels: int, stem: str, side: int, amp: bool | str = False) -> float:
-    """What this machine reaches when it trains a model: measured on some batches of noise."""
+    """What this machine reaches when it trains a model: measured on some batches of noise.
+
+    On a CPU by the processor's time, not by the clock: what else runs now does not count.
+    """
     import torch
 
     from clamkit.engine.device import find_device, mixed_precision
 
     device = find_device()
-    network, dtype = _model(model, classes, channels, stem, side).to(device), mixed_precision(device, amp)
-    x = torch.randn(MEASURED_IMAGES, channels, side, side, device=device)
-    taken = []
-    for _ in range(MEASURED_STEPS):
-        started = time.perf_counter()
+    clock, threads = (time.process_time, torch.get_num_threads()) if device.type == "cpu" else (time.perf_counter, 1)
+    dtype = mixed_precision(device, amp and "auto")  # where a run would be refused, its cost in float32
+    network = _model(model, classes, channels, stem, side).to(device)
+    images = max(2, int(MEASURED_IMAGES * min(1, (LARGE_SIDE / side) ** 2)))
+    x = torch.randn(images, channels, side, side, device=device)
+    taken: list[float] = []
+    while len(taken) < MEASURED_STEPS and sum(taken) < MEASURED_S:
+        started = clock()
         with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
             loss = network(x).float().logsumexp(1).sum()
         loss.backward()
         loss.item()  # waits for the device
-        taken.append(time.perf_counter() - started)
-    return MEASURED_IMAGES * flop_per_image(model, classes, channels, stem, side) / min(taken)
+        taken.append((clock() - started) / threads)
+    return images * flop_per_image(model, classes, channels, stem, side) / min(taken)
 
 
 @cache

@@ -26,6 +26,7 @@ from clamkit.lab.notebooks import notebook_parameters
 KERNEL_START_TIMEOUT_S = 300  # on a busy machine
 QUIET = {"CLAMKIT_PROGRESS": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # no bars, no debugger's warnings in outputs
 SILENT = "papermill ended without a word"
+EXACTLY = {"scale": "small", "beside": None, "minutes": None}  # a training notebook is this run, whatever it takes
 
 Outcome = tuple[RunConfig, str | None, float]  # the run, why it failed, seconds
 
@@ -192,6 +193,7 @@ def run_parameters(config: RunConfig, known: set[str]) -> dict[str, Any]:
     """The config as notebook parameters; fields the notebook has no parameter for travel in `options`."""
     fields = config.model_dump(exclude_defaults=True)
     own = {key: getattr(config, key) for key in RunConfig.model_fields if key in known}
+    own |= {key: value for key, value in EXACTLY.items() if key in known}
     return own | {"options": {key: value for key, value in fields.items() if key not in known}}
 
 

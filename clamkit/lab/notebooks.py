@@ -17,15 +17,13 @@ PAPERMILL_MARK = "# Parameters"  # the first line of the cell papermill injects
 def notebook_config(namespace: dict[str, Any], paper_dataset: str | None = None) -> RunConfig:
     """The config that a notebook's parameter cell describes: pass `globals()`.
 
-    `options` (a dict) may hold any further field; `scale` names a recipe ("small", "fast", "long", "paper"), which
-    all but the small one replace fields of the parameter cell, and is that for `paper_dataset`.
+    `options` (a dict) may hold any further field; `scale` names a recipe ("small", "fast", "long", "paper"), here that
+    for `paper_dataset`, which gives what the parameter cell leaves None or does not have.
     A parameter injected by papermill that the notebook does not know raises, where papermill itself only warns.
     """
     _check_injected(namespace)
-    fields = {key: namespace[key] for key in RunConfig.model_fields if key in namespace}
-    scale = namespace.get("scale", "small")
-    if scale != "small" and paper_dataset:
-        fields |= recipe(scale, paper_dataset)
+    given = {key: namespace[key] for key in RunConfig.model_fields if namespace.get(key) is not None}
+    fields = recipe(namespace.get("scale") or "small", paper_dataset or "fashion_mnist_mini") | given
     options = namespace.get("options") or {}
     if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
         raise ClamkitError(f"options={options!r} is not allowed: it must be a dict of further fields.")

@@ -117,6 +117,15 @@ def runs_of(grid: str, configs: Iterable[RunConfig], store: RunStore | None = No
     return [found[name] for name in wanted if name in found]
 
 
+def find(config: RunConfig, runs: str | os.PathLike | None = None) -> Run | None:
+    """A run finished here, or else committed for any grid; None where it is neither."""
+    run, name = RunStore(runs).run(config), config.folder().as_posix()
+    if run.done:
+        return run
+    grid = next((grid for grid in grids() if name in set(rows_of(grid)["run"])), None)
+    return next((run for run in committed_runs(grid) if run.name == name), None) if grid else None
+
+
 def load_runs(grid: str, runs: str | os.PathLike | None = None) -> list[Run]:
     """What there is of a grid, finished here or committed; says on one line what is missing and how to get it."""
     configs = Grid.load(grid).configs()

@@ -17,7 +17,9 @@ PAPER_CLASSES = {  # the paper's datasets and how many classes they have
     "cifar10": 10, "fashion_mnist": 10, "cifar100": 100, "mini_imagenet": 100, "imagenet": 1000, "inaturalist2018": 8142
 }  # fmt: skip
 BIASES = "+biases"
-STAND_INS = {"fashion_mnist_mini": "fashion_mnist", "imagenet_real": "imagenet", "inaturalist2018": "imagenet"}
+STAND_INS = {"imagenet_real": "imagenet", "inaturalist2018": "imagenet"} | dict.fromkeys(
+    ("fashion_mnist_mini", "fashion_mnist_tail"), "fashion_mnist"
+)
 
 
 @dataclass(frozen=True)

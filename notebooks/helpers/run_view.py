@@ -18,8 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from clamkit.data.datasets import DATASETS, Dataset, load_data
+from clamkit.data.datasets import DATASETS, Dataset
 from clamkit.data.readers import Files
+from clamkit.engine.config import RunConfig
+from clamkit.engine.loop import load_config_data
 from clamkit.engine.store import COLUMNS, Run
 from clamkit.errors import ClamkitError, unknown
 from clamkit.metrics import fairness
@@ -196,7 +198,7 @@ class View:
         """Test images of the worst classes, as what they are most often mistaken for."""
         run, shares = self.runs[self.confused], self.confusion_shares()
         config, found = run.config, run.predictions
-        dataset = images_of(config.dataset, config.data_dir, config.image_size, config.skip_bad_images)
+        dataset = images_of(config)
         if dataset.sha256 != run.summary.get("data"):
             raise ClamkitError(f"{config.dataset} holds other images now than when the run was trained.")
         rows, names = [], []
@@ -266,8 +268,9 @@ def _check(run: Run) -> None:
 
 
 @lru_cache(maxsize=2)
-def images_of(name: str, data_dir: str | None, image_size: int | None, skip_bad_images: bool) -> Dataset:
+def images_of(config: RunConfig) -> Dataset:
     """The dataset of a run, if it is on this machine: looking at a run must not start a download."""
-    if name in DATASETS and not DATASETS[name].find(Path(data_dir) if data_dir else None):
-        raise ClamkitError(f"The images of {name} are not on this machine.")
-    return load_data(name, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
+    known = DATASETS.get(config.dataset)
+    if known and not known.find(Path(config.data_dir) if config.data_dir else None):
+        raise ClamkitError(f"The images of {config.dataset} are not on this machine.")
+    return load_config_data(config)

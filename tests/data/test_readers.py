@@ -222,3 +222,13 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch, c
     images = idx_files(tmp_path / "idx", np.random.default_rng(0))
     assert np.array_equal(readers.read_fashion_mnist(tmp_path / "idx")["x_train"], images)
     assert "cannot be written" in caplog.text
+
+
+def test_a_long_tail_by_hand():
+    """Three classes of 100, one image in 100 left of the last: 100, 10 and 1, the first of each."""
+    y = np.tile(np.arange(3), 100)
+    content = {"x_train": np.arange(300), "y_train": y, "x_test": "as it is"}
+    tail = readers.long_tail(content)
+    assert np.bincount(tail["y_train"]).tolist() == [100, 10, 1]
+    assert tail["x_train"][tail["y_train"] == 1].tolist() == list(range(1, 31, 3))
+    assert tail["x_test"] == "as it is"

@@ -45,12 +45,15 @@ def test_bad_options(options, message):
 
 
 def test_scale_of_a_notebook():
-    namespace = {"method": "ggf", "epochs": 4, "dataset": "generated-10", "scale": "paper", "options": {"lr": 0.05}}
+    """The recipe gives what the parameter cell leaves open; what stands in the cell or in the options holds."""
+    namespace = {"method": "ggf", "epochs": None, "image_size": None, "scale": "paper", "options": {"lr": 0.05}}
     config = notebook_config(namespace, paper_dataset="cifar10")
     assert (config.dataset, config.epochs, config.model, config.image_size) == ("cifar10", 100, "resnet50", 224)
     assert (config.method, config.lr) == ("ggf", 0.05)
-    assert notebook_config(namespace | {"scale": "small"}, paper_dataset="cifar10").epochs == 4
-    with pytest.raises(ClamkitError, match="unknown scale 'huge'"):
+    given = notebook_config(namespace | {"epochs": 4, "dataset": "my/photos"}, paper_dataset="cifar10")
+    assert (given.dataset, given.epochs, given.model) == ("my/photos", 4, "resnet50")
+    assert notebook_config(namespace | {"scale": "small"}, paper_dataset="cifar10").model == "tiny_resnet"
+    with pytest.raises(ClamkitError, match="unknown recipe 'huge'"):
         notebook_config(namespace | {"scale": "huge"})
 
 
@@ -59,7 +62,7 @@ def test_parameters_of_the_training_notebooks_are_fields_or_known(notebook):
     pytest.importorskip("papermill", reason="papermill reads parameter cells")
     names = notebook_parameters(notebook)
     assert {"method", "seed", "options"} <= names
-    assert names - set(RunConfig.model_fields) <= {"options", "runs", "scale", "live", "device"}
+    assert names - set(RunConfig.model_fields) <= {"options", "runs", "scale", "beside", "minutes"}
 
 
 def test_a_notebook_without_a_parameters_cell_is_refused(tmp_path):

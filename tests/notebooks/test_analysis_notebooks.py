@@ -13,7 +13,7 @@ from tests.conftest import MemoryRun
 NOTEBOOKS = report.analysis_notebooks()
 GRIDS = {file.stem: 10 for file in (paths.notebooks() / "sweeps").glob("mini_*.yaml")}  # and their classes
 HUNDRED = ("mini_cifar100", "mini_tau_cifar100", "mini_mini_imagenet", "mini_ggf", "paper_apstar")
-GRIDS |= {"mini_tail": 40} | dict.fromkeys(HUNDRED, 100)
+GRIDS |= dict.fromkeys(HUNDRED, 100)
 COUNT = {"none": 0, "some": 7, "many": 120}  # runs of each grid
 OPEN = "not decidable"
 LONG = ("27", "28")  # notebooks that take their time without any runs

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from clamkit import RunConfig
 from clamkit.engine.store import RunFolder
 from clamkit.errors import ClamkitError
 from clamkit.lab.results import CommittedRun
@@ -141,7 +142,7 @@ def test_images_of_other_data_are_not_shown(runs, small_npz):
 
 def test_images_are_not_downloaded_to_be_looked_at(many):
     with pytest.raises(ClamkitError, match="cifar10 are not on this machine"):
-        run_view.images_of("cifar10", None, None, False)
+        run_view.images_of(RunConfig(dataset="cifar10"))
 
 
 def test_a_sentence_is_a_picture_too():
