@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from clamkit import paths
 from clamkit.data import augment
-from clamkit.data.datasets import Dataset
+from clamkit.data.dataset import Dataset
 from clamkit.data.vision import torchvision
 from clamkit.engine.config import RunConfig
 from clamkit.engine.device import find_device

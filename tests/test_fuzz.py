@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clamkit import metrics
-from clamkit.data.datasets import dataset_from_arrays, load_data
+from clamkit.data.dataset import dataset_from_arrays
+from clamkit.data.datasets import load_data
 from clamkit.engine.config import MODELS, RunConfig
 from clamkit.engine.store import COLUMNS, RunFolder
 from clamkit.errors import ClamkitError

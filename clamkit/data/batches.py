@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from clamkit.data import augment
 from clamkit.data.augment import Transform
-from clamkit.data.datasets import earlier_alike
+from clamkit.data.dataset import earlier_alike
 from clamkit.data.readers import NO_IMAGE, Files, refuse_bad
 
 Pairs = Iterator[tuple[Tensor, Tensor]]  # images, labels

@@ -25,7 +25,8 @@ from tqdm.auto import tqdm
 
 from clamkit.data.augment import TRANSFORMS, bounds_by_weights
 from clamkit.data.batches import Batches
-from clamkit.data.datasets import IMAGENET, Dataset, load_data
+from clamkit.data.dataset import IMAGENET, Dataset
+from clamkit.data.datasets import load_data
 from clamkit.data.readers import Files
 from clamkit.engine import distributed
 from clamkit.engine.config import PROTOCOLS, RunConfig

@@ -14,7 +14,7 @@ from clamkit.methods.specs import paper_dataset_like
 if TYPE_CHECKING:
     from torch import nn
 
-    from clamkit.data.datasets import Dataset
+    from clamkit.data.dataset import Dataset
 
 Setting = tuple[str, int, int, str, int]  # model, classes, channels, stem, pixels a side
 SHAPES = {  # training images, channels, pixels a side, classes

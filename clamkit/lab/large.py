@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from clamkit import paths
-from clamkit.data.datasets import DATASETS, earlier_alike, load_data
+from clamkit.data.dataset import earlier_alike
+from clamkit.data.datasets import DATASETS, load_data
 from clamkit.engine.config import RunConfig
 from clamkit.engine.recipes import recipe
 from clamkit.errors import unknown

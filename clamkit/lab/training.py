@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clamkit.data import readers
-from clamkit.data.datasets import DATASETS, Dataset, fetch_data, load_data
+from clamkit.data.dataset import Dataset
+from clamkit.data.datasets import DATASETS, fetch_data, load_data
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import Watch, load_config_data, train
 from clamkit.engine.store import Run

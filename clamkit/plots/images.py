@@ -15,7 +15,7 @@ from clamkit.plots.style import styled
 if TYPE_CHECKING:  # torch is imported where it is used: the other figures need none
     import torch
 
-    from clamkit.data.datasets import Dataset
+    from clamkit.data.dataset import Dataset
 
 
 @styled

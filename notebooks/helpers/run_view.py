@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from clamkit.data.datasets import DATASETS, Dataset
+from clamkit.data.dataset import Dataset
+from clamkit.data.datasets import DATASETS
 from clamkit.data.readers import Files
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import load_config_data

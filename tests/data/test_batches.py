@@ -9,7 +9,8 @@ from PIL import Image
 
 from clamkit.data.augment import ColourJitter, RandomResizedCrop, normalise
 from clamkit.data.batches import Batches
-from clamkit.data.datasets import IMAGENET, load_data
+from clamkit.data.dataset import IMAGENET
+from clamkit.data.datasets import load_data
 from clamkit.data.readers import Files
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import train
