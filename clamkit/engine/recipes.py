@@ -42,8 +42,8 @@ FAST_BY_DATASET = {
 
 def recipe(name: str, dataset: str) -> dict[str, Any]:
     """Fields of a run of this recipe; a dataset that the paper has not is treated like the one most like it."""
-    if name not in RECIPES:
-        raise unknown("recipe", name, RECIPES)
+    if name not in tuple(RECIPES):
+        raise unknown("recipe", str(name), RECIPES)
     return {"dataset": dataset} | RECIPES[name](paper_dataset_like(dataset))
 
 

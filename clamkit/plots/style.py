@@ -43,6 +43,9 @@ class _OfMethods(Mapping[str, str]):
     def __getitem__(self, method: str) -> str:
         return getattr(METHODS[method], self.field)
 
+    def __contains__(self, method: object) -> bool:
+        return method in METHODS
+
     def __iter__(self) -> Iterator[str]:
         return iter(METHODS)
 

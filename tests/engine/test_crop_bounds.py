@@ -1,5 +1,7 @@
 """Crops with a bound for each class: given, or set by the weights."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -60,7 +62,7 @@ def test_the_share_of_whole_views_is_that_of_every_class():
         assert by_chance[bounds == bound].float().mean() < 0.02
         share = whole[(bounds == bound) & ~by_chance].float().mean().item()
         assert share == pytest.approx(0.3, abs=4 * (0.3 * 0.7 / 2000) ** 0.5), "4 standard errors"
-    one = [RandomResizedCrop(0.2, whole_views=0.5).box(60, 60, generator(seed)) for seed in range(200)]
+    one = [RandomResizedCrop(0.2, whole_views=0.5).box(60, 60, random.Random(seed)) for seed in range(200)]
     assert 70 < one.count([0, 0, 60, 60]) < 130, "image files too"
 
 

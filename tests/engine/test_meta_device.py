@@ -85,9 +85,9 @@ def test_every_method(small_npz, method):
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.every == "batch"])
 def test_methods_that_move_every_batch_read_back_and_nowhere_else(small_npz, method):
     """Their rule is numpy's: losses or errors of the classes come to the host with every batch. The rest does not."""
-    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor") as caught:
+    with pytest.raises(NotImplementedError, match=r"Cannot copy out of meta tensor|nonzero\(\)") as caught:
         epoch_on_meta(small_npz, method=method)
-    assert "after_batch" in [entry.name for entry in caught.traceback]
+    assert "_count" in [entry.name for entry in caught.traceback], "where a batch is counted, and the rule moves by it"
     epoch_on_meta(small_npz, method=method, start_epoch=1)  # before they move
 
 
