@@ -125,7 +125,7 @@ class GroupDRO(Weighter):
 
     def batch_weights(self, index: Tensor, valid: Tensor | None = None) -> Tensor:
         """q_c·(size of the batch)/(samples of class c in it): its mean over the batch is Σ q_c·loss_c."""
-        seen = by_class(index.flatten() if valid is None else index[valid], self.num_classes)
+        seen = by_class(index.flatten(), self.num_classes, None if valid is None else valid.flatten())
         return super().batch_weights(index) * (seen.sum() / self.num_classes / seen.clamp_min(1)[index])
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
