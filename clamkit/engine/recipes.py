@@ -38,6 +38,15 @@ FAST_BY_DATASET = {
     "mini_imagenet": {"model": "fastnet_wide", "epochs": 16, "image_size": 84},
     "imagenet": {"model": "fastnet_wide", "epochs": 16, "image_size": 64},
 }
+LONG = {
+    "batch_size": 250,
+    "lr": 0.3,
+    "bias_lr": 8.0,
+    "weight_decay": 1e-4,
+    "schedule": "triangle",
+    "amp": "auto",
+    "epochs": 80,
+}
 
 
 def recipe(name: str, dataset: str) -> dict[str, Any]:
@@ -65,6 +74,6 @@ def _paper(alike: str) -> dict[str, Any]:
 RECIPES: dict[str, Callable[[str], dict[str, Any]]] = {
     "small": lambda alike: {},
     "fast": lambda alike: FAST | FAST_BY_DATASET[alike],
-    "long": lambda alike: FAST | FAST_BY_DATASET[alike],
+    "long": lambda alike: FAST_BY_DATASET[alike] | LONG,
     "paper": _paper,
 }
