@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from click.core import ParameterSource
 from rich.console import Console
 
 from clamkit import __version__, paths
@@ -151,7 +150,8 @@ def _train_command() -> typing.Callable:
         """
         runs, device, recipe = (options.pop(name) for name in ("runs", "device", "recipe"))
         if recipe:  # what was typed goes before what it says
-            typed = {k: v for k, v in options.items() if context.get_parameter_source(k) != ParameterSource.DEFAULT}
+            sources = {name: context.get_parameter_source(name) for name in options}
+            typed = {name: options[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
             options = recipes.recipe(recipe, options["dataset"]) | typed
         config = RunConfig(**options)  # what is wrong is said before torch is loaded
         from clamkit.engine.loop import train

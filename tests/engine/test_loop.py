@@ -342,7 +342,7 @@ def test_the_engine_plays_as_a_plain_loop_does(small_npz):
 
 @pytest.mark.slow
 def test_float16_scales_the_loss_and_resumes_with_the_same_bits(config, interrupted, monkeypatch, tmp_path, same_bits):
-    monkeypatch.setattr("clamkit.engine.loop.mixed_precision", lambda device, amp: amp and torch.float16)
+    monkeypatch.setattr("clamkit.engine.loop.mixed_precision", lambda device, amp: torch.float16 if amp else None)
     half = config.model_copy(update={"amp": True})
     interrupted(half, 2)
     run = train(half)
