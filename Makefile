@@ -36,7 +36,7 @@ demo: setup
 
 # what to run before every commit: style, types, the quick tests (plain `pytest`)
 check: lint
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -45,7 +45,7 @@ lint: setup
 
 # everything but the browser: slow tests, Dask, faults and every notebook; then how much of the core was reached
 test: extras
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval -m "not browser" \
+	@$(BIN)/python -m pytest --nbval -m "not browser" \
 		--cov=clamkit --cov-report=term:skip-covered
 	@echo "coverage of the core:"
 	@$(BIN)/coverage report --include='$(CORE)' --skip-covered --fail-under=90

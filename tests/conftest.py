@@ -20,6 +20,16 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "notebooks"))  # helpers, as the notebooks import them
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
+def pytest_cmdline_main(config):
+    """The whole suite runs on two cores, a file a worker; tests that are named run in this process."""
+    if hasattr(config, "workerinput"):  # this is such a worker
+        return
+    if config.args_source is config.ArgsSource.TESTPATHS and config.getoption("numprocesses", 0) is None:
+        config.option.numprocesses, config.option.dist = 2, "loadfile"
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path, monkeypatch):
     for variable, name in (("CLAMKIT_RUNS", "runs"), ("CLAMKIT_FIGURES", "figures"), ("CLAMKIT_DATA", "cache")):
