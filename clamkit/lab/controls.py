@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from clamkit.engine.config import RunConfig
 from clamkit.engine.store import Logits, Run
@@ -14,15 +16,18 @@ from clamkit.methods.posthoc import Biases, fit_biases
 from clamkit.methods.specs import BIASES
 from clamkit.metrics import class_accuracy, fairness
 
+OBJECTIVE = "average-std"  # what biases are fitted for where nothing else is asked
+
 
 class BiasedRun(Run):
-    """A finished run with `biases` added to its logits; its method is called "<method>+biases".
+    """A finished run with class biases added to its logits; its method is called "<method>+biases".
 
     Weights and history are those of the run; only the test accuracies of the last epoch are those with biases.
     """
 
-    def __init__(self, run: Run, biases: Biases):
+    def __init__(self, run: Run, accuracy: ArrayLike, biases: Biases | None = None):
         self.run, self.biases = run, biases
+        self._accuracy = np.asarray(accuracy, dtype=np.float64)
 
     @cached_property
     def config(self) -> RunConfig:
@@ -30,6 +35,8 @@ class BiasedRun(Run):
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
+        if self.biases is None:
+            raise ClamkitError(f"{self.name} is committed: only its class accuracies are at hand.")
         logits = self.run.logits
         return pd.DataFrame({"label": logits.test_labels, "prediction": self.biases.predict(logits.test)})
 
@@ -40,9 +47,7 @@ class BiasedRun(Run):
 
     @property
     def test_accuracy(self) -> pd.Series:
-        label, prediction = self.predictions["label"], self.predictions["prediction"]
-        accuracy = class_accuracy(label, prediction, len(self.class_names))
-        return pd.Series(accuracy, index=self.class_names, name=self.config.method)
+        return pd.Series(self._accuracy, index=self.class_names, name=self.config.method)
 
     @property
     def class_names(self) -> list[str]:
@@ -56,20 +61,25 @@ class BiasedRun(Run):
     def history(self) -> pd.DataFrame:
         history = self.run.history.copy()
         last = history["epoch"] == history["epoch"].max()
-        history.loc[last, "test_accuracy"] = self.test_accuracy.to_numpy()[history.loc[last, "class"]]
+        history.loc[last, "test_accuracy"] = self._accuracy[history.loc[last, "class"]]
         return history
 
 
-def with_biases(run: Run, *, objective: str = "average-std", max_cost: float | None = None) -> BiasedRun:
+def with_biases(run: Run, *, objective: str = OBJECTIVE, max_cost: float | None = None) -> BiasedRun:
     """A finished run of any method with class biases fitted on its held-out images (see `posthoc.fit_biases`).
 
-    It stands in tables, figures and comparisons beside its own run: "Normal + biases". It is not to be committed.
+    It stands in tables, figures and comparisons beside its own run: "Normal + biases". Of a committed run the class
+    accuracies with the default objective are committed too.
     """
     if not run.config.holdout:
         raise ClamkitError(f"{run.name} has no held-out images to fit biases on, and test images are not for fitting: "
                            "train it with holdout=50, images of each class.")  # fmt: skip
+    committed = getattr(run, "biased_accuracy", None)
+    if committed is not None and (objective, max_cost) == (OBJECTIVE, None):
+        return BiasedRun(run, committed)
     logits = run.logits
     biases = fit_biases(
         logits.holdout, logits.holdout_labels, objective=objective, max_cost=max_cost, class_names=run.class_names
     )
-    return BiasedRun(run, biases)
+    predicted = biases.predict(logits.test)
+    return BiasedRun(run, class_accuracy(logits.test_labels, predicted, len(run.class_names)), biases)

@@ -1,7 +1,8 @@
 """Results that travel with the project, so that the runs themselves need not.
 
 `data/results/<grid>.csv` has a row for each run (config, final metrics, wall time, versions), `<grid>.parquet` the
-weight and accuracies of each of their epochs and classes, and `class_names.json` what the classes are called.
+weight and accuracies of each of their epochs and classes, and `class_names.json` what the classes are called. Of runs
+with held-out images the class accuracies with biases are there too, as the logits do not travel.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from clamkit import paths
@@ -20,10 +22,12 @@ from clamkit.engine.config import WITHOUT_EFFECT, RunConfig
 from clamkit.engine.store import COLUMNS, Run, RunStore, as_frame
 from clamkit.errors import ClamkitError
 from clamkit.files import atomic, write_json
+from clamkit.lab.controls import with_biases
 from clamkit.lab.grids import Grid
 from clamkit.metrics import METRICS
 
 FINAL = "final_accuracy"  # of a class under the final network; stands in the rows of the last epoch
+BIASED = "biased_accuracy"  # the same with class biases fitted on the held-out images, where the run has its logits
 
 
 def folder() -> Path:
@@ -55,7 +59,10 @@ def _history(run: Run) -> pd.DataFrame:
     history = run.history.assign(run=run.name)
     last = history["epoch"] == history["epoch"].max()
     history.loc[last, FINAL] = run.test_accuracy.to_numpy()
-    types = {"epoch": "int16", "class": "int16"} | dict.fromkeys((*COLUMNS, FINAL), "float32")
+    history[BIASED] = np.nan
+    if run.config.holdout and run.config.keep_logits:
+        history.loc[last, BIASED] = with_biases(run).test_accuracy.to_numpy()
+    types = {"epoch": "int16", "class": "int16"} | dict.fromkeys((*COLUMNS, FINAL, BIASED), "float32")
     return history[["run", *types]].astype(types)
 
 
@@ -84,7 +91,7 @@ class CommittedRun(Run):
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        return self._history.drop(columns=["run", FINAL], errors="ignore").reset_index(drop=True)
+        return self._history.drop(columns=["run", FINAL, BIASED], errors="ignore").reset_index(drop=True)
 
     @property
     def test_accuracy(self) -> pd.Series:
@@ -93,9 +100,18 @@ class CommittedRun(Run):
         Results without that column are from before it; none of their methods returned to an earlier network, so the
         last epoch's is the same.
         """
+        final = self._of_last_epoch(FINAL)
+        final = self._of_last_epoch("test_accuracy") if final is None else final
+        return pd.Series(final, index=self.class_names, name=self.config.method)
+
+    @property
+    def biased_accuracy(self) -> np.ndarray | None:
+        """Of each class with biases; None where the run had no held-out images."""
+        return self._of_last_epoch(BIASED)
+
+    def _of_last_epoch(self, column: str) -> np.ndarray | None:
         last = self._history[self._history["epoch"] == self._history["epoch"].max()].sort_values("class")
-        final = last[FINAL] if FINAL in last and last[FINAL].notna().any() else last["test_accuracy"]
-        return pd.Series(final.to_numpy(), index=self.class_names, name=self.config.method)
+        return last[column].to_numpy() if column in last and last[column].notna().any() else None
 
 
 def committed_runs(grid: str) -> Iterator[CommittedRun]:

@@ -89,7 +89,8 @@ class Weighter(nn.Module):
         self.keep("loss_sum", torch.zeros(num_classes))
         self._is_cross_entropy = loss is cross_entropy and not label_smoothing and type(self)._each is Weighter._each
         self._device_weights: Tensor | None = None
-        self._warned = False
+        self._warned = self._warned_of_a_second_pass = False
+        self._last: tuple[Tensor, int] | None = None  # labels counted last, and how often they had been written to
 
     def extra_repr(self) -> str:
         common = {"start_epoch": 0, "label_smoothing": 0.0, "reduction": "mean", "ignore_index": -100}
@@ -138,10 +139,26 @@ class Weighter(nn.Module):
         logits, y, index, valid = self._checked(input, target, group)
         each = self._each(logits, y)
         if self.training and torch.is_grad_enabled():
+            if not torch.compiler.is_compiling():
+                self._warn_of_a_second_pass(target)
             self._count(logits, y, index, valid, each if self._is_cross_entropy else None)
             if self.weighs_loss and not plain:  # counted first: some rules move with every batch
                 return self._reduced(each, valid, self.batch_weights(index, valid))
         return self._reduced(each, valid)
+
+    def _warn_of_a_second_pass(self, target: Any) -> None:
+        """Once, where the same labels come twice in a row: they were counted already, and are counted again."""
+        if self._warned_of_a_second_pass or not isinstance(target, Tensor) or target.is_inference():
+            return
+        last, self._last = self._last, (target, target._version)
+        if last and last[0] is target and last[1] == target._version:
+            self._warned_of_a_second_pass, self._last = True, None
+            warnings.warn(
+                "the same tensor of labels came twice in a row and was counted twice. If one batch goes through the "
+                "network more than once (the closure of LBFGS, SAM, activation checkpointing), take loss() for the "
+                "loss and observe() once for each batch.",
+                stacklevel=3,
+            )
 
     def loss(self, logits: Any, y: Tensor, group: Tensor | None = None) -> Tensor:
         """The weighted loss alone, whatever the mode; nothing is counted."""
@@ -293,6 +310,7 @@ class Weighter(nn.Module):
 
     def forget(self) -> None:
         """Count anew, without a step."""
+        self._last = None
         for count in (self.correct, self.seen, self.loss_sum):
             count.zero_()
 

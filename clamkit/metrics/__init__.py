@@ -3,7 +3,11 @@
 from clamkit.metrics.accuracy import HIGHER_IS_BETTER, METRICS, TAIL, class_accuracy, fairness, tail_size
 from clamkit.metrics.history import fairness_over_epochs, late_move, order_agreement
 from clamkit.metrics.statistics import (
+    FEWEST,
     LEVEL,
+    POINT,
+    by_seed,
+    by_strength,
     class_changes,
     compare,
     compare_groups,
@@ -11,12 +15,13 @@ from clamkit.metrics.statistics import (
     holm,
     overall_verdict,
     sampling_std,
-    smallest_p,
+    seed_interval,
+    seed_test,
     wilson,
 )
 
 __all__ = [
-    "HIGHER_IS_BETTER", "LEVEL", "METRICS", "TAIL", "class_accuracy", "class_changes", "compare", "compare_groups",
-    "decide", "fairness", "fairness_over_epochs", "holm", "late_move", "order_agreement", "overall_verdict",
-    "sampling_std", "smallest_p", "tail_size", "wilson",
+    "FEWEST", "HIGHER_IS_BETTER", "LEVEL", "METRICS", "POINT", "TAIL", "by_seed", "by_strength", "class_accuracy",
+    "class_changes", "compare", "compare_groups", "decide", "fairness", "fairness_over_epochs", "holm", "late_move",
+    "order_agreement", "overall_verdict", "sampling_std", "seed_interval", "seed_test", "tail_size", "wilson",
 ]  # fmt: skip

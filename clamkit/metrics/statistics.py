@@ -1,6 +1,7 @@
-"""Is one method better than another? Paired tests, intervals, corrections, and the one rule that makes a verdict.
+"""Is one method better than another? The seed is the unit: intervals, tests, corrections, and the rule for verdicts.
 
-scipy.stats takes a second to import, so the functions that need it import it when called.
+Runs of one seed at several crop bounds share their images' order, first weights and luck, so they are not independent.
+Each seed gives one number, its mean difference over the bounds; what is said of two methods rests on these alone.
 """
 
 from __future__ import annotations
@@ -16,33 +17,80 @@ from clamkit.errors import ClamkitError, unknown
 from clamkit.metrics.accuracy import HIGHER_IS_BETTER, METRICS
 
 LEVEL = 0.05  # of significance, after correction
-PAIR = ("crop_lower_bound", "seed")  # two runs that share these are compared with each other
-DIGITS = 12  # differences are rounded here, so that 0.3 − 0.2 and 0.2 − 0.1 have one rank
+POINT = 0.01  # of accuracy: a difference surely below it is none that matters
+FEWEST = 3  # seeds that may decide anything
+UNIT = "seed"
+PAIR = ("crop_lower_bound", UNIT)  # two runs that share these are compared with each other
+DIGITS = 12  # differences are rounded here, so that 0.3 − 0.2 and 0.2 − 0.1 are the same
 Sample = pd.DataFrame | pd.Series | ArrayLike  # what `compare` takes on either side
 
-SUPPORTED, OPPOSITE, NOT_SUPPORTED, NOT_DECIDABLE = "supported", "the opposite", "not supported", "not decidable"
+SUPPORTED, OPPOSITE, NO_DIFFERENCE, NOT_DECIDED = "supported", "the opposite", "no difference", "not decided"
 
 
-def decide(toward: bool, p: float, smallest_p: float, *, interval_toward: bool = False, level: float = LEVEL) -> str:
+def decide(toward: bool, p: float, p_equal: float = 1.0, *, level: float = LEVEL) -> str:
     """The verdict on a claim. Every table, notebook and page uses this rule.
 
-    toward           whether the effect (that of the test: by ranks) has the sign that the claim gives it
-    p                of the effect, corrected for the number of claims
-    smallest_p       the smallest p that so few pairs could give at all, corrected likewise
-    interval_toward  whether the effect's whole interval lies on the side of the claim
+    toward   whether the effect has the sign that the claim gives it
+    p        that there is no effect, corrected for the number of claims
+    p_equal  that the effect is as large as matters, corrected likewise
 
     supported, the opposite   p passes, and the effect points that way
-    not decidable             no outcome of so few pairs could pass; or the interval says yes and the test does not
-    not supported             neither
+    no difference             it does not, and p_equal passes: the effect is too small to matter
+    not decided               neither: more seeds are needed
     """
     if p <= level:
         return SUPPORTED if toward else OPPOSITE
-    return NOT_DECIDABLE if smallest_p > level or interval_toward else NOT_SUPPORTED
+    return NO_DIFFERENCE if p_equal <= level else NOT_DECIDED
 
 
-def smallest_p(pairs: int, claims: int = 1) -> float:
-    """The least that a two-sided signed-rank test of so many pairs can give, times the number of claims."""
-    return claims * 2.0 ** (1 - pairs)
+def by_seed(differences: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame:
+    """One number for each seed: the mean over the other levels of the index, such as the crop bounds.
+
+    Where some seed lacks a setting, only the settings that all seeds have are averaged, as effects depend on them; if
+    they have none in common, whatever there is. Without a level `seed` every row is a unit of its own.
+    """
+    if UNIT not in differences.index.names:
+        return differences
+    if differences.index.nlevels > 1:
+        setting = differences.reset_index(level=UNIT).index
+        whole = differences[setting.value_counts().loc[setting].to_numpy() == differences.index.unique(UNIT).size]
+        differences = whole if len(whole) else differences
+    return differences.groupby(level=UNIT).mean()
+
+
+def seed_interval(effects: ArrayLike, confidence: float = 1 - LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """Student's t interval (low, high) of the mean of each column over the seeds, its rows; nan for a single seed."""
+    from scipy.special import stdtrit
+
+    effects = np.asarray(effects, dtype=np.float64)
+    mean, error, freedom = _moments(effects)
+    half = stdtrit(freedom, (1 + confidence) / 2) * error if freedom else np.full(np.shape(mean), np.nan)
+    return mean - half, mean + half
+
+
+def seed_test(effects: ArrayLike, margin: float = POINT) -> tuple[np.ndarray, np.ndarray]:
+    """(p, p_equal) of each column over the seeds, its rows; 1 where fewer than three seeds have run.
+
+    p        two-sided t test that the mean is 0
+    p_equal  two one-sided t tests that it lies outside ± margin
+    """
+    from scipy.special import stdtr
+
+    effects = np.asarray(effects, dtype=np.float64)
+    mean, error, freedom = _moments(effects)
+    if freedom + 1 < FEWEST:
+        return np.ones(np.shape(mean)), np.ones(np.shape(mean))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distance = np.stack([np.abs(mean), margin - np.abs(mean)]) / error  # from 0, and from the nearer margin
+    distance = np.where(np.isnan(distance), 0.0, distance)  # 0 / 0: every seed gave exactly this value
+    return np.minimum(1, 2 * stdtr(freedom, -distance[0])), stdtr(freedom, -distance[1])
+
+
+def _moments(effects: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Mean over the rows, its standard error, degrees of freedom."""
+    freedom = len(effects) - 1
+    error = effects.std(axis=0, ddof=1) / np.sqrt(len(effects)) if freedom > 0 else np.full(effects.shape[1:], np.nan)
+    return effects.mean(axis=0), error, max(freedom, 0)
 
 
 def compare(
@@ -52,45 +100,35 @@ def compare(
     metrics: str | Sequence[str] | None = None,
     on: str | Sequence[str] = PAIR,
     names: tuple[str, str] = ("a", "b"),
+    margin: float = POINT,
     confidence: float = 1 - LEVEL,
-    resamples: int = 10_000,
-    seed: int = 0,
 ) -> pd.DataFrame:
-    """Is a different from b? Paired over (crop lower bound, seed), one row for each metric.
+    """Is a different from b? Paired over (crop lower bound, seed), decided over the seeds; one row for each metric.
 
     a, b       two frames with the columns of `on` and of `metrics` (default: those of METRICS that both have), such as
                the rows of RunStore.frame() of two methods; or two Series, paired by index; or two vectors, by position
     names      what the verdict calls them
+    margin     a difference smaller than this does not matter (0.01 is one point of accuracy)
 
-    n                 pairs
-    mean_difference   mean of a − b, and ci_low, ci_high: its percentile bootstrap interval over the pairs
-    p, p_holm         two-sided Wilcoxon signed-rank test (pairs without a difference dropped), and corrected for the
-                      number of metrics after Holm
-    effect            matched-pairs rank-biserial correlation (W₊ − W₋) / (W₊ + W₋): 1 where a is higher in every pair
-    smallest_p        what p_holm could be at best: m pairs that differ cannot give p below 2/2ᵐ
+    n                 seeds (with vectors and Series without a level `seed`: pairs), and pairs: pairs of runs
+    mean_difference   mean of a − b over the seeds, and ci_low, ci_high: its t interval over them
+    p, p_holm         two-sided t test over the seeds, and corrected for the number of metrics after Holm
+    p_equal           equivalence test: is the difference smaller than the margin? Corrected likewise
     verdict           in words, by `decide`
 
-    Every metric makes the correction stronger (8 pairs cannot pass it for 7 metrics): name those that matter. The pairs
-    are taken as independent; runs that differ only in the crop bound are less than that.
+    Every metric makes the correction stronger: name those that matter. Fewer than three seeds decide nothing.
     """
-    from scipy.stats import wilcoxon
-
     if not 0 < confidence < 1:
         raise ClamkitError(f"confidence={confidence} must lie between 0 and 1, such as 0.95.")
     a, b = _as_frames(a, b, metrics, [on] if isinstance(on, str) else list(on))
     differences = _differences(a, b)
-    moved = [d[d != 0] for d in differences.to_numpy().T]
-    table = pd.DataFrame({"n": len(differences), "mean_difference": differences.mean()}).rename_axis("metric")
-    table["ci_low"], table["ci_high"] = _bootstrap_interval(differences.to_numpy(), confidence, resamples, seed)
-    table["p"] = [wilcoxon(d).pvalue if d.size else 1.0 for d in moved]
-    table["p_holm"] = holm(table["p"].to_numpy())
-    table["effect"] = [_rank_biserial(d) for d in moved]
-    # Holm rejects nothing unless the smallest p passes after it was multiplied by the number of metrics
-    first_step = smallest_p(max(d.size for d in moved), len(moved))
-    table["smallest_p"] = [max(first_step, smallest_p(d.size)) for d in moved]
-    rows = zip(moved, table.itertuples(), strict=True)
-    table["verdict"] = [_in_words(d.size, row, names, 1 - confidence) for d, row in rows]
-    return table
+    effects = by_seed(differences)
+    table = pd.DataFrame({"n": len(effects), "pairs": len(differences), "mean_difference": effects.mean()})
+    table["ci_low"], table["ci_high"] = seed_interval(effects, confidence)
+    p, p_equal = seed_test(effects, margin)
+    table["p"], table["p_holm"], table["p_equal"] = p, holm(p), holm(p_equal)
+    table["verdict"] = [_in_words(row, names, margin, 1 - confidence) for row in table.itertuples()]
+    return table.rename_axis("metric")
 
 
 def compare_groups(
@@ -100,7 +138,7 @@ def compare_groups(
     metrics: Sequence[str],
     *,
     by: str = "method",
-    on: Sequence[str] = ("strength", "seed"),
+    on: Sequence[str] = ("strength", UNIT),
     names: tuple[str, str] | None = None,
 ) -> pd.DataFrame:
     """`compare` two values of a column of a table of runs, over those settings that both have.
@@ -111,45 +149,67 @@ def compare_groups(
     a, b = (frame[frame[by] == value].set_index(on)[metrics] for value in (of, against))
     shared = a.index.intersection(b.index)
     if shared.empty:
-        columns = ["mean_difference", "ci_low", "ci_high", "p", "p_holm", "effect", "smallest_p"]
+        columns = ["mean_difference", "ci_low", "ci_high", "p", "p_holm", "p_equal"]
         table = pd.DataFrame(np.nan, index=pd.Index(metrics, name="metric"), columns=columns)
         table.insert(0, "n", 0)
-        return table.assign(verdict=f"{NOT_DECIDABLE}: no setting has finished under both {names[0]} and {names[1]}")
+        table.insert(1, "pairs", 0)
+        return table.assign(verdict=f"{NOT_DECIDED}: no setting has finished under both {names[0]} and {names[1]}")
     return compare(a.loc[shared].reset_index(), b.loc[shared].reset_index(), metrics=metrics, on=on, names=names)
+
+
+def by_strength(differences: pd.Series, confidence: float = 1 - LEVEL, shuffles: int = 9_999) -> pd.DataFrame:
+    """Does an effect depend on the strength of the augmentation? One row for each: mean, ci_low, ci_high, p_holm.
+
+    differences  of paired runs, with the levels `strength` and `seed`; only strengths that all seeds have are taken
+
+    `attrs["p"]` is that of a permutation test that the strength does not matter (the values of a seed change places);
+    `attrs["changes_sign"]` says whether some strength has an effect above 0 and another one below it, after Holm.
+    """
+    wide = differences.unstack("strength").dropna(axis=1)
+    if wide.empty:
+        raise ClamkitError("there is no strength of the augmentation that all seeds have run with.")
+    table = pd.DataFrame({"n": len(wide), "mean": wide.mean()})
+    table["ci_low"], table["ci_high"] = seed_interval(wide, confidence)
+    table["p_holm"] = holm(seed_test(wide)[0])
+    rng, values = np.random.default_rng(0), wide.to_numpy()
+    spread = values.mean(axis=0).var() - 1e-15  # rounding may not turn an equal spread into a smaller one
+    wider = sum(rng.permuted(values, axis=1).mean(axis=0).var() >= spread for _ in range(shuffles))
+    table.attrs["p"] = (1 + wider) / (1 + shuffles)
+    sure = np.sign(table.loc[table["p_holm"] <= 1 - confidence, "mean"])
+    table.attrs["changes_sign"] = bool((sure > 0).any() and (sure < 0).any())
+    return table
 
 
 def overall_verdict(table: pd.DataFrame, level: float = LEVEL) -> str:
     """The claim that a is better than b in every metric of a `compare` table, in one line."""
-    pairs = int(table["n"].max())
-    if not pairs:
+    seeds = int(table["n"].max())
+    if not seeds:
         return str(table["verdict"].iloc[0])
-    gain = table["effect"].where(table.index.isin(HIGHER_IS_BETTER), -table["effect"])  # its sign is what p is of
-    rows = zip(gain > 0, table["p_holm"], table["smallest_p"], strict=True)
+    effect = table["mean_difference"]
+    gain = effect.where(table.index.isin(HIGHER_IS_BETTER), -effect)
+    rows = zip(gain > 0, table["p_holm"], table["p_equal"], strict=True)
     decided = pd.Series([decide(*row, level=level) for row in rows], index=table.index)
-    toward = f"{int((gain > 0).sum())} of {len(table)} metrics point that way over {pairs} pair{'s' * (pairs > 1)}"
+    toward = f"{int((gain > 0).sum())} of {len(table)} metrics point that way over {seeds} seed{'s' * (seeds > 1)}"
     if (decided == SUPPORTED).all():
         return f"{SUPPORTED}: {toward}, all significant"
     if (decided == OPPOSITE).any():
         return f"{OPPOSITE}: significantly worse in {', '.join(table.index[decided == OPPOSITE])}"
-    if (decided == NOT_DECIDABLE).any():
-        return f"{NOT_DECIDABLE}: {toward}, too few to tell"
-    return f"{NOT_SUPPORTED}: {toward}, {int((decided == SUPPORTED).sum())} significant"
+    if (decided == NOT_DECIDED).any():
+        few = ", too few to tell" if seeds < FEWEST else f", {int((decided == SUPPORTED).sum())} significant"
+        return f"{NOT_DECIDED}: {toward}{few}"
+    return f"{NO_DIFFERENCE} that matters in {', '.join(table.index[decided == NO_DIFFERENCE])}: {toward}"
 
 
-def _in_words(differing: int, row: Any, names: tuple[str, str], level: float) -> str:
-    if not differing:
-        return f"{names[0]} and {names[1]} are equal in every pair"
-    verdict = decide(True, row.p_holm, row.smallest_p, level=level)  # either direction would do
-    if verdict == NOT_DECIDABLE:
-        return f"{NOT_DECIDABLE}: with {differing} pairs that differ, p cannot be below {min(1, row.smallest_p):.2g}"
-    if verdict == NOT_SUPPORTED:
-        return f"no difference shown (p = {row.p_holm:.2g})"
-    return f"{names[0]} is {'higher' if row.effect > 0 else 'lower'} than {names[1]} (p = {row.p_holm:.2g})"
-
-
-def _rank_biserial(d: np.ndarray) -> float:
-    ranks = pd.Series(np.abs(d)).rank().to_numpy()
-    return float(np.sum(np.sign(d) * ranks) / ranks.sum()) if d.size else 0.0
+def _in_words(row: Any, names: tuple[str, str], margin: float, level: float) -> str:
+    verdict = decide(True, row.p_holm, row.p_equal, level=level)  # either direction would do
+    if verdict == SUPPORTED:
+        side = "higher" if row.mean_difference > 0 else "lower"
+        return f"{names[0]} is {side} than {names[1]} (p = {row.p_holm:.2g})"
+    if verdict == NO_DIFFERENCE:
+        return f"{NO_DIFFERENCE} of {margin:g} or more (p = {row.p_equal:.2g})"
+    if row.n < FEWEST:
+        return f"{NOT_DECIDED}: {row.n} of at least {FEWEST} seeds"
+    return f"{NOT_DECIDED}: the interval is [{row.ci_low:+.2g}, {row.ci_high:+.2g}] (p = {row.p_holm:.2g})"
 
 
 def holm(p: np.ndarray) -> np.ndarray:
@@ -158,16 +218,6 @@ def holm(p: np.ndarray) -> np.ndarray:
     corrected = np.empty_like(p)
     corrected[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)))
     return corrected
-
-
-def _bootstrap_interval(values: np.ndarray, confidence: float, resamples: int, seed: int) -> np.ndarray:
-    """Percentile interval of the column means when rows are drawn with replacement; nan for a single row."""
-    n = len(values)
-    if n == 1:
-        return np.full((2, values.shape[1]), np.nan)
-    times_drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
-    means = times_drawn @ values / n
-    return np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
 
 
 def _as_frames(a: Sample, b: Sample, metrics: Any, on: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -1,7 +1,9 @@
 """The paper's claims, and questions it leaves open, decided by our own runs.
 
-`findings()` gives one row for each: the effect with a 95 % interval, the p-value corrected over all of its kind, what
-the paper prints, and a verdict. The runs are those of the grids `mini_*`, finished here or committed.
+`findings()` gives one row for each: the effect with a 95 % interval over the seeds, the p-value corrected over all of
+its kind, what the paper prints, and a verdict. `of_regimes()` asks the main questions of small networks, of networks as
+accurate as the paper's, and of networks that know their training images by heart. The runs are finished here or
+committed.
 """
 
 from __future__ import annotations
@@ -9,22 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import friedmanchisquare
 
 from clamkit.engine.store import Run, as_frame
 from clamkit.lab import paper
+from clamkit.lab.controls import with_biases
 from clamkit.lab.results import load_runs
-from clamkit.methods.specs import METHODS
-from clamkit.metrics import LEVEL, compare, compare_groups, decide, holm, order_agreement, smallest_p
+from clamkit.methods.specs import BIASES, METHODS
+from clamkit.metrics import LEVEL, by_seed, compare_groups, decide, holm, order_agreement, seed_interval, seed_test
 
 RELEASED_CLIP = "the released clip"
 NO_RUNS = "no runs yet"
+POINT = 1.0  # of accuracy, in percent
 COST = 1.0  # points of average accuracy that "limited cost" may be; the paper's largest is 0.7 (ImageNet)
 LOW = {"std": "std", "cov": "100 · COV", "decile_range": "range"}  # what equity means: the lower, the better
 SETTING = ["strength", "seed"]
+NO_VALUES = pd.Series(dtype=float)
 RIVALS = ("focal", "pw", "tce", "ggf")
 
 
@@ -32,9 +37,11 @@ RIVALS = ("focal", "pw", "tce", "ggf")
 class Finding:
     """A claim and what our runs say to it.
 
-    values   one number for each pair of runs (same augmentation, strength and seed) or for each run, in points
+    values   one number for each pair of runs (same augmentation, strength and seed) or for each run, in points; its
+             index has the seed
     wanted   the sign that the claim gives them, beyond `margin`
     printed  the paper's own number
+    matters  a difference surely smaller than this is called none; None: there is no such size
     """
 
     kind: str  # "paper" or "open": claimed there, or asked here
@@ -45,6 +52,7 @@ class Finding:
     wanted: int
     printed: float | None = None
     margin: float = 0.0
+    matters: float | None = POINT
 
 
 def findings(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> pd.DataFrame:
@@ -69,33 +77,30 @@ def against_normal(
 
 
 def table(found: Sequence[Finding]) -> pd.DataFrame:
-    """Wilcoxon signed-rank tests of the values against the margin, corrected over all rows of a kind after Holm.
+    """t tests of the seeds' mean values against the margin, corrected over all rows of a kind after Holm.
 
     The verdicts are those of `metrics.decide`.
     """
     frame = pd.DataFrame([_row(finding) for finding in found])
-    seen = frame["n"] > 0
-    for _, family in frame[seen].groupby("kind"):
-        frame.loc[family.index, "p"] = holm(family["p"].to_numpy())
-    size = frame["kind"].map(frame[seen].groupby("kind").size())
-    frame["verdict"] = [
-        decide(row.toward, row.p, smallest_p(row.n, claims), interval_toward=row.interval_toward) if row.n else NO_RUNS
-        for row, claims in zip(frame.itertuples(), size, strict=True)
-    ]
-    return frame.drop(columns=["toward", "interval_toward"])
+    for _, family in frame[frame["n"] > 0].groupby("kind"):
+        for column in ("p", "p_equal"):
+            frame.loc[family.index, column] = holm(family[column].to_numpy())
+    frame["verdict"] = [decide(row.toward, row.p, row.p_equal) if row.n else NO_RUNS for row in frame.itertuples()]
+    return frame.drop(columns=["toward", "p_equal"])
 
 
 def _row(finding: Finding) -> dict:
-    values = finding.values.dropna().astype(float).reset_index(drop=True)
-    row = {"kind": finding.kind, "claim": finding.claim, "where": finding.where, "what": finding.what, "n": len(values)}
-    row |= dict.fromkeys(("effect", "low", "high", "p"), np.nan) | dict.fromkeys(("toward", "interval_toward"), False)
-    if len(values):
-        beyond = compare(values, pd.Series(-finding.wanted * finding.margin, index=values.index)).iloc[0]
-        shift = values.mean() - beyond["mean_difference"]
-        row |= {"effect": values.mean(), "low": beyond["ci_low"] + shift, "high": beyond["ci_high"] + shift}
-        nearest_zero = min(finding.wanted * beyond["ci_low"], finding.wanted * beyond["ci_high"])
-        row |= {"p": beyond["p"], "toward": finding.wanted * beyond["effect"] > 0}  # the sign that p is of
-        row |= {"interval_toward": nearest_zero > 0}
+    values = finding.values.dropna().astype(float)
+    effects = by_seed(values).to_numpy().round(9)
+    row = {"kind": finding.kind, "claim": finding.claim, "where": finding.where, "what": finding.what}
+    row |= {"n": len(effects), "pairs": len(values)}
+    row |= dict.fromkeys(("effect", "low", "high", "p", "p_equal"), np.nan) | {"toward": False}
+    if len(effects):
+        beyond = effects + finding.wanted * finding.margin
+        p, p_equal = seed_test(beyond, finding.matters or 0.0)
+        low, high = seed_interval(effects)
+        row |= {"effect": effects.mean(), "low": float(low), "high": float(high), "p": float(p)}
+        row |= {"p_equal": 1.0 if finding.margin else float(p_equal), "toward": finding.wanted * beyond.mean() > 0}
     return row | {"paper": finding.printed}
 
 
@@ -119,23 +124,6 @@ def growth(frame: pd.DataFrame, method: str) -> pd.Series:
     return 100 * (wide.drop(index=1.0, errors="ignore") - without).stack().dropna()
 
 
-def seed_by_seed(images: dict[str, pd.DataFrame], metrics: Sequence[str] = ("average", "std", "worst")) -> pd.DataFrame:
-    """CLAM minus Normal, a column for the mean of each seed: are pairs of the same seed correlated?
-
-    p is that of Friedman's test that the seeds differ, over the crops that have run with all of them.
-    """
-    rows = {}
-    for where, frame in images.items():
-        for metric in metrics:
-            wide = paired(frame, "clam", "normal", metric).unstack("seed")
-            whole = wide.dropna()
-            p = friedmanchisquare(*whole.T.to_numpy()).pvalue if whole.shape[1] > 2 and len(whole) > 1 else np.nan
-            rows[where, metric] = wide.mean().add_prefix("seed ") if len(wide) else pd.Series(dtype=float)
-            rows[where, metric]["p"] = p
-    found = pd.DataFrame(rows).T.rename_axis(["images", "metric"])
-    return found[[*found.columns.drop("p"), "p"]]
-
-
 def moves(run: Run) -> np.ndarray:
     """How far a class weight moves in each epoch after the first, on average over the classes."""
     return run.wide("weight").diff().abs().mean(axis=1).to_numpy()[1:]
@@ -146,6 +134,12 @@ def calming(run: Run) -> float:
     move = moves(run)
     quarter = max(1, len(move) // 4)
     return 100 * (move[-quarter:].mean() / move[:quarter].mean() - 1)
+
+
+def by_setting(runs: Sequence[Run], measure: Callable[[Run], float]) -> pd.Series:
+    """A number for each run, by its strength and seed."""
+    index = pd.MultiIndex.from_tuples([(run.config.strength, run.config.seed) for run in runs], names=SETTING)
+    return pd.Series([measure(run) for run in runs], index=index, dtype=float)
 
 
 def _late_moves(runs: Sequence[Run]) -> pd.DataFrame:
@@ -163,6 +157,13 @@ def _printed(
         step = value.index.str.removeprefix("tau=").astype(float)
         return float((value[(step > 0) & (step <= most)] - value["tau=0"]).max())
     return float(value["clam"] - value[against]) * (100 if metric == "cov" else 1)
+
+
+def _chance_of_none(values: pd.Series, wanted: int) -> float:
+    """One-sided p of the seeds' means against the sign `wanted`."""
+    effects = by_seed(values).to_numpy()
+    p = float(seed_test(effects)[0])
+    return p / 2 if wanted * effects.mean() > 0 else 1 - p / 2
 
 
 # ------------------------------------------------------------------------------------------------------ the claims
@@ -192,10 +193,16 @@ def by_images(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> dict[str, 
         named = [(run.config.method, run) for grid in grids for run in runs_of(grid)]
         if where in SMALLER_STEPS:
             named += [(SMALLER, run) for run in runs_of(SMALLER_STEPS[where]) if _is_smaller(run)]
-        parts = [[part.mean() for part in np.array_split(np.sort(run.test_accuracy), 10)] for _, run in named]
-        frame = as_frame([run for _, run in named]).assign(method=[name for name, _ in named])
-        images[where] = frame.join(pd.DataFrame(parts, columns=TENTHS, dtype=float))
+        images[where] = _with_tenths(*zip(*named, strict=True)) if named else _with_tenths([], [])
     return images
+
+
+def _with_tenths(names: Sequence[str], runs: Sequence[Run]) -> pd.DataFrame:
+    parts = [
+        [part.mean() if part.size else np.nan for part in np.array_split(np.sort(run.test_accuracy), 10)]
+        for run in runs
+    ]
+    return as_frame(runs).assign(method=list(names)).join(pd.DataFrame(parts, columns=TENTHS, dtype=float))
 
 
 def _is_smaller(run: Run) -> bool:
@@ -205,8 +212,8 @@ def _is_smaller(run: Run) -> bool:
 def of_the_paper(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.DataFrame]) -> Iterator[Finding]:
     """Its claims, each for CLAM as it is in the paper: with the Euclidean projection and τ = 1."""
 
-    def row(claim: str, what: str, values, wanted: int, printed=None, margin: float = 0.0, *, where: str = FASHION):
-        return Finding("paper", claim, where, what, pd.Series(values, dtype=float), wanted, printed, margin)
+    def row(claim: str, what: str, values: pd.Series, *rest, where: str = FASHION):
+        return Finding("paper", claim, where, what, values, *rest)
 
     for where in images:
         yield from (
@@ -217,10 +224,11 @@ def of_the_paper(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.D
     tau, jitter, other = (as_frame(runs_of(grid)) for grid in ("mini_tau", "mini_jitter", "mini_architecture"))
     own = tau[tau["method"] == "clam"]
     each = {step: paired(own, step, 0.0, "std", by="tau") for step in sorted(own["tau"].unique()) if step > 0}
-    for most in (10, 2):
-        worst = max((step for step in each if step <= most), key=lambda step: each[step].mean(), default=0)
-        claim = f"every τ from 0.1 to {most} brings them closer (the worst here: {worst:g})"
-        yield row(claim, "std", each.get(worst), -1, _printed("tau", "std", most=most))
+    for most in (10, 2):  # a claim on every τ is as sure as on the one that is least sure
+        steps = [step for step in each if step <= most]
+        least = max(steps, key=lambda step: _chance_of_none(each[step], -1), default=0)
+        claim = f"every τ from 0.1 to {most} brings them closer (the least sure here: {least:g})"
+        yield row(claim, "std", each.get(least, NO_VALUES), -1, _printed("tau", "std", most=most))
     values = paired(jitter, "clam", "normal", "std")
     yield row("with colour jitter: closer than under Normal", "std", values, -1, _printed("fairness_jitter", "std"))
     each_net = [paired(other[other["model"] == model], "clam", "normal", "std") for model in ("tiny_vit", "resnet18")]
@@ -236,7 +244,7 @@ def of_the_paper(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.D
 
 
 def _on_images(frame: pd.DataFrame, runs: Sequence[Run], dataset: str) -> Iterator[tuple]:
-    """The claims that are asked of every kind of images: claim, what, values, wanted[, printed[, margin]]."""
+    """The claims that are asked of every kind of images: the fields of a `Finding` from the claim on, `where` aside."""
     of, printed = partial(paired, frame, "clam"), partial(_printed, dataset=dataset)
     for metric, name in LOW.items():
         known = printed("fairness_crop", "range" if metric == "decile_range" else metric)
@@ -245,17 +253,17 @@ def _on_images(frame: pd.DataFrame, runs: Sequence[Run], dataset: str) -> Iterat
         known = printed("fairness_crop", "std", rival)
         yield f"… than under {METHODS[rival].label}", "std", of(rival, "std"), -1, known
     values = growth(frame, "clam") - growth(frame, "normal")
-    values = values.groupby("seed").mean()  # a seed has one run without crops, which all its growths share
     known = printed("range_difference", "range_difference")
-    yield "augmentation widens the range less", "growth of the range, by seed", values, -1, known
+    yield "augmentation widens the range less", "growth of the range", values, -1, known
     yield "the worst classes gain", "worst 10 %", of("normal", "worst"), +1, printed("worst_crop", "worst")
     yield CHEAP, "average", of("normal", "average"), +1, printed("average_crop", "average"), COST
     clam = [run for run in runs if run.config.method == "clam"]
-    values = [100 * order_agreement(run.wide("weight").iloc[-1], run.test_accuracy) for run in clam]
-    yield "worse classes end with larger weights (paper: order reversed)", "100 × rank correlation", values, -1, -100.0
-    yield "the weights come to rest", "moves, last quarter to first, %", [calming(run) for run in clam], -1
+    values = by_setting(clam, lambda run: 100 * order_agreement(run.wide("weight").iloc[-1], run.test_accuracy))
+    claim = "worse classes end with larger weights (paper: order reversed)"
+    yield claim, "100 × rank correlation", values, -1, -100.0, 0.0, None
+    yield "the weights come to rest", "moves, last quarter to first, %", by_setting(clam, calming), -1, None, 0.0, None
     values = paired(_late_moves(runs), "apstar", "clam", "move")
-    yield "APStar's weights are less steady", "100 × late moves", values, +1
+    yield "APStar's weights are less steady", "100 × late moves", values, +1, None, 0.0, None
 
 
 def left_open(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.DataFrame]) -> Iterator[Finding]:
@@ -295,21 +303,114 @@ def left_open(runs_of: Callable[[str], Sequence[Run]], images: dict[str, pd.Data
     yield from everywhere(f"{METHODS['tce'].label} against CLAM with τ = 0.1", "tce", SMALLER)
 
 
+# ------------------------------------------------------------------------------------------------------ the regimes
+
+REGIMES = {  # where, the grid of its runs, the paper's dataset that is the same
+    "small networks: Fashion-MNIST (part)": ("small_embedded", None),
+    "the paper's accuracy: Fashion-MNIST": ("fast_fashion_mnist", "fashion_mnist"),
+    "the paper's accuracy: CIFAR-10": ("fast_cifar10", "cifar10"),
+    "the paper's accuracy: CIFAR-100": ("fast_cifar100", "cifar100"),
+    "100 % training accuracy: Fashion-MNIST (part)": ("long_embedded", None),
+}
+CONTROL = "normal" + BIASES
+RIVALS_OF_NORMAL = {
+    "clam": "CLAM",
+    "clam_kl": "CLAM with the KL projection",
+    SMALLER: "CLAM with τ = 0.1",
+    "clam_kl, τ = 0.1": "CLAM with the KL projection and τ = 0.1",
+    "tce": "TCE",
+    "ggf": "GGF",
+    CONTROL: "class biases, without any training,",
+}
+
+
+def runs_by_regime(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> dict[str, list[Run]]:
+    """The runs of each regime that has any, and Normal's once more with class biases."""
+    regimes = {}
+    for where, (grid, _) in REGIMES.items():
+        runs = list(runs_of(grid))
+        regimes[where] = runs + [with_biases(run) for run in runs if run.config.method == "normal"]
+    return {where: runs for where, runs in regimes.items() if runs}
+
+
+def by_regime(regimes: dict[str, list[Run]]) -> dict[str, pd.DataFrame]:
+    """`as_frame` of the runs, with TENTHS; another setting of a method is a method of its own.
+
+    `trained` is the mean training accuracy of the last epoch, under the augmentation of the run.
+    """
+    frames = {}
+    for where, runs in regimes.items():
+        trained = [float(run.wide("train_accuracy").iloc[-1].mean()) for run in runs]
+        frames[where] = _with_tenths([_named(run) for run in runs], runs).assign(trained=trained)
+    return frames
+
+
+def _named(run: Run) -> str:
+    config = run.config
+    settings = {
+        f"τ = {config.tau:g}": config.tau != 1,
+        f"by {config.accuracy_from}": config.accuracy_from,
+        "on sampling": config.acts_on == "sampling",
+    }
+    return ", ".join([config.method, *(name for name, differs in settings.items() if differs)])
+
+
+def regime_summary(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """How many runs each regime has, and where Normal stands in it, in percent, beside the paper's average."""
+    rows = {}
+    for where, frame in frames.items():
+        normal, printed = frame[frame["method"] == "normal"], paper.results()
+        printed = printed[(printed["table"] == "average_crop") & (printed["method"] == "normal")]
+        known = printed[printed["dataset"] == REGIMES[where][1]]["value"]
+        means = 100 * normal[["trained", "average", "std", "worst"]].mean()
+        trained = frame["method"] != CONTROL
+        rows[where] = {"runs": int(trained.sum()), "seeds": normal["seed"].nunique()} | means.round(1).to_dict()
+        rows[where]["paper"] = known.item() if len(known) else np.nan
+    return pd.DataFrame(rows).T.astype({"runs": int, "seeds": int}) if rows else pd.DataFrame()
+
+
+def since_first_edition(found: pd.DataFrame) -> pd.DataFrame:
+    """The first edition's verdicts on the paper's claims beside those of `found`: claim, what, where, then, now."""
+    then = pd.read_csv(Path(__file__).with_name("first_edition.csv"))
+    now = found.rename(columns={"verdict": "now"})[["claim", "what", "where", "now"]]
+    now = now.assign(claim=now["claim"].str.replace(r" \(the least sure.*\)", "", regex=True))
+    return now.merge(then, on=["claim", "what", "where"])[["claim", "what", "where", "then", "now"]]
+
+
+def of_regimes(regimes: dict[str, pd.DataFrame]) -> Iterator[Finding]:
+    """The main questions in each regime: who is fairer than Normal, at what cost, and is CLAM fairer than biases?"""
+    for where in regimes:
+        for method in RIVALS_OF_NORMAL:
+            yield from _main_questions(regimes[where], where, method, "normal")
+        for method in ("clam", "clam_kl"):
+            yield from _main_questions(regimes[where], where, method, CONTROL)
+
+
+def _main_questions(frame: pd.DataFrame, where: str, of: str, against: str) -> Iterator[Finding]:
+    name, beside = RIVALS_OF_NORMAL[of], "Normal" if against == "normal" else "Normal with biases"
+    dataset = REGIMES[where][1] if (of, against) == ("clam", "normal") else None
+    cheap = f"{name} costs less than {COST:g} point of average accuracy against {beside}"
+    for claim, metric, wanted, margin, table_of_paper in (
+        (f"{name} brings the classes closer than {beside}", "std", -1, 0.0, "fairness_crop"),
+        (f"{name} lifts the worst tenth of the classes above that of {beside}", "worst", +1, 0.0, "worst_crop"),
+        (cheap, "average", +1, COST, "average_crop"),
+    ):
+        values = paired(frame, of, against, metric)
+        printed = _printed(table_of_paper, metric, dataset=dataset) if dataset else None
+        if len(values):
+            yield Finding("regime", claim, where, metric, values, wanted, printed, margin)
+
+
 # -------------------------------------------------------------------------------------------------------- for people
 
 README_START, README_END = "<!-- findings -->", "<!-- -->"
-OPEN_WORDS = {  # of the verdicts, for questions that are open
-    "supported": "better",
-    "the opposite": "worse",
-    "not supported": "no gain shown",
-    "not decidable": "undecided",
-}
+OPEN_WORDS = {"supported": "better", "the opposite": "worse"}  # of the verdicts, for questions that are open
 
 
 def as_markdown(frame: pd.DataFrame) -> str:
     """Rows of `findings()` as a table: a line for each claim and what is measured, a column for each kind of images.
 
-    A cell has the verdict and the number of pairs or runs, the effect with its interval, p and the paper's number.
+    A cell has the verdict and the number of seeds, the effect with its interval, p and the paper's number.
     """
     frame = frame.assign(cell=[_cell(row) for row in frame.itertuples()])
     wide = frame.pivot_table("cell", ["claim", "what"], "where", "first", sort=False, fill_value="")

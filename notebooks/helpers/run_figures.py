@@ -1,6 +1,6 @@
 """Figures of runs that one notebook alone draws. Each returns a matplotlib Figure.
 
-05  price, tenths, front (accuracy against equity: not in the paper)
+05  price, tenths, profile, front (accuracy against equity: not in the paper)
 21  fairness_training (the paper's figure 3)
 23  worst_class_curves (its figures 6 to 10)
 24  class_curves (what augmentation does to each class)
@@ -194,6 +194,28 @@ def tenths(tables: Tables) -> Figure:
 
     across = "tenths of the classes, from the worst to the best of each run"
     return _against_normal(tables, draw, across, "accuracy, points against Normal")
+
+
+@styled
+def profile(classes: Mapping[str, pd.DataFrame]) -> Figure:
+    """The share of classes, over all seeds, below each accuracy: a curve for each method, a panel for each title.
+
+    classes: columns method and test_accuracy, a row for each class and run. A curve further right is better.
+    """
+    rows = -(-len(classes) // 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(WIDTH, 0.7 + 2.1 * rows), sharey=True, squeeze=False)
+    for axis, (title, frame) in zip(axes.flat, classes.items(), strict=False):
+        for method, own in frame.groupby("method", sort=False):
+            axis.ecdf(own["test_accuracy"], color=COLOURS[method], label=label(method), lw=1.3)
+        axis.set(title=title)
+        axis.xaxis.set_major_formatter(PERCENT)
+        axis.yaxis.set_major_formatter(PERCENT)
+    for axis in axes.flat[len(classes) :]:
+        axis.set_axis_off()
+    method_legend(figure, [method for frame in classes.values() for method in frame["method"]])
+    figure.supxlabel("test accuracy of a class", fontsize=9)
+    figure.supylabel("share of classes below it", fontsize=9)
+    return figure
 
 
 def _against_normal(tables: Tables, draw, across: str, up: str) -> Figure:

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -324,6 +325,40 @@ def test_activation_checkpointing_with_the_criterion_outside_counts_once():
     assert clam.seen.sum() == 64
     checkpoint(lambda x: clam.loss(model(x), y), x, use_reentrant=False).backward()  # inside: the loss alone
     assert clam.seen.sum() == 64
+
+
+def test_a_second_pass_that_is_counted_is_said_once():
+    model, clam, x, y = network(), CLAM(5), torch.randn(64, 4), torch.arange(64) % 5
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = clam(model(x), y)
+        loss.backward()
+        return loss
+
+    with pytest.warns(UserWarning, match="counted twice. If one batch goes .* LBFGS, SAM") as said:
+        optimizer.step(closure)
+    assert len(said) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_other_batches_and_epochs_are_no_second_pass():
+    model, clam, x, y = network(), CLAM(5), torch.randn(64, 4), torch.arange(64) % 5
+    for _ in range(3):
+        clam(model(x), y)  # the whole data as one batch, a step each time
+        clam.step()
+    buffer = y.clone()
+    for _ in range(3):
+        buffer.copy_(y)  # labels of the next batch in the same memory
+        clam(model(x), buffer)
+    clam(model(x), y.clone())
+    clam(model(x), y.clone())
+    clam.eval()
+    clam(model(x), y)
+    clam(model(x), y)
+    copy.deepcopy(clam)
+    pickle.loads(pickle.dumps(clam))
 
 
 # any partition

@@ -24,56 +24,52 @@ def runs(**columns) -> pd.DataFrame:
     return pd.DataFrame(pairs, columns=["crop_lower_bound", "seed"]).assign(**columns)
 
 
-def test_compare_signs_by_hand():
-    got = metrics.compare([1, 2, 3, 0], [0, 0, 0, 4]).loc["value"]  # differences 1, 2, 3, −4
-    assert got["n"] == 4
-    assert got["mean_difference"] == 0.5
-    assert got["effect"] == pytest.approx((6 - 4) / 10)  # W₊ = 1 + 2 + 3, W₋ = 4
-    assert got["p"] == pytest.approx(2 * 7 / 16)  # 7 of the 16 subsets of {1, 2, 3, 4} sum to 4 or less
-    swapped = metrics.compare([0, 0, 0, 4], [1, 2, 3, 0]).loc["value"]
-    assert swapped["effect"] == -got["effect"]
-    assert swapped["p"] == got["p"]
+def test_compare_by_hand():
+    got = metrics.compare([1, 2, 3, 0], [0, 0, 0, 4], margin=3).loc["value"]  # differences 1, 2, 3, −4
+    assert (got["n"], got["pairs"], got["mean_difference"]) == (4, 4, 0.5)
+    error = np.sqrt((0.5**2 + 1.5**2 + 2.5**2 + 4.5**2) / 3) / 2
+    assert got["ci_high"] - 0.5 == pytest.approx(3.182446 * error)  # Student's t of 3 degrees of freedom, from a table
+    swapped = metrics.compare([0, 0, 0, 4], [1, 2, 3, 0], margin=3).loc["value"]
+    assert swapped["mean_difference"] == -0.5
+    assert (swapped[["p", "p_equal"]] == got[["p", "p_equal"]]).all()
 
 
 @fixed
-@given(st.lists(st.integers(-100, 100).filter(bool), min_size=1, max_size=20, unique_by=abs))
-def test_compare_is_scipys_wilcoxon(d):
-    d = np.array(d) / 100
-    got = metrics.compare(d, np.zeros_like(d), resamples=10).loc["value"]
-    reference = scipy.stats.wilcoxon(d)
-    assert got["p"] == pytest.approx(reference.pvalue)
-    ranks = scipy.stats.rankdata(np.abs(d))
-    assert got["effect"] == pytest.approx((ranks[d > 0].sum() - ranks[d < 0].sum()) / ranks.sum())
-    assert min(ranks[d > 0].sum(), ranks[d < 0].sum()) == reference.statistic
+@given(st.lists(st.integers(-100, 100), min_size=3, max_size=12).filter(lambda d: len(set(d)) > 1))
+def test_compare_is_scipys_t_test(d):
+    d = np.array(d) / 1000
+    got = metrics.compare(d, np.zeros_like(d)).loc["value"]
+    reference = scipy.stats.ttest_1samp(d, 0)
+    assert got["p"] == pytest.approx(reference.pvalue, abs=1e-12)
+    low, high = reference.confidence_interval(0.95)
+    assert (got["ci_low"], got["ci_high"]) == (pytest.approx(low), pytest.approx(high))
+    sides = ((-0.01, "greater"), (0.01, "less"))
+    outside = [scipy.stats.ttest_1samp(d, at, alternative=side).pvalue for at, side in sides]
+    assert got["p_equal"] == pytest.approx(max(outside), abs=1e-12)
 
 
-def test_compare_with_ties_and_zeros_is_exact():
-    d = np.array([0.1, 0.1, 0.2, -0.2, 0.3, 0.1, 0.0, 0.0, 0.4])
-    kept = d[d != 0]
-    ranks = scipy.stats.rankdata(np.round(np.abs(kept), 9))
-    observed = abs(np.sum(np.sign(kept) * ranks))
-    flips = [abs(np.dot(signs, ranks)) >= observed - 1e-9 for signs in itertools.product((1, -1), repeat=kept.size)]
-    got = metrics.compare(0.3 + d, np.full(9, 0.3)).loc["value"]  # 0.3 + 0.1 − 0.3 is not 0.1 in floating point
-    assert got["n"] == 9
-    assert got["p"] == pytest.approx(np.mean(flips))
+def test_fewer_than_three_seeds_decide_nothing():
+    for n in (1, 2):
+        got = metrics.compare([0.5, 0.6][:n], np.zeros(n)).loc["value"]
+        assert got["verdict"] == f"not decided: {n} of at least 3 seeds"
+        assert got["p"] == got["p_equal"] == 1
+    three = metrics.compare([0.5, 0.6, 0.7], np.zeros(3), names=("CLAM", "Normal")).loc["value"]
+    assert three["verdict"] == "CLAM is higher than Normal (p = 0.0091)"
 
 
-def test_compare_says_when_pairs_are_too_few():
-    for n in range(1, 6):
-        verdict = metrics.compare(np.arange(1, n + 1), np.zeros(n)).loc["value", "verdict"]
-        assert verdict == f"not decidable: with {n} pairs that differ, p cannot be below {2 / 2**n:.2g}"
-    assert "below 0.062" in verdict  # 2/2⁵
-    six = metrics.compare(np.arange(1, 7), np.zeros(6), names=("CLAM", "Normal")).loc["value"]
-    assert six["p"] == pytest.approx(2 / 2**6)
-    assert six["verdict"] == "CLAM is higher than Normal (p = 0.031)"
+def test_bounds_of_one_seed_are_one_unit():
+    """Two seeds at four bounds are two numbers, however well the eight pairs agree."""
+    got = metrics.compare(runs(std=np.arange(1, 9)), runs(std=0)).loc["std"]
+    assert (got["n"], got["pairs"]) == (2, 8)
+    assert got["verdict"].startswith("not decided: 2 of at least 3 seeds")
 
 
-def test_holm_raises_how_many_pairs_are_needed():
-    a, b = runs(std=np.arange(1, 9), worst=np.arange(1, 9)).iloc[:6], runs(std=0, worst=0).iloc[:6]
-    got = metrics.compare(a, b)
-    assert (got["p"] < 0.05).all()
-    np.testing.assert_allclose(got["p_holm"], 2 * 2 / 2**6)
-    assert (got["verdict"] == "not decidable: with 6 pairs that differ, p cannot be below 0.062").all()
+def test_settings_that_some_seed_lacks_are_left_out():
+    index = pd.MultiIndex.from_tuples([(0.3, 0), (0.3, 1), (1.0, 0)], names=["strength", "seed"])
+    assert metrics.by_seed(pd.Series([1.0, 2.0, 50.0], index=index)).tolist() == [1, 2]
+    apart = pd.Series([1.0, 50.0], index=index[1:])  # no setting in common
+    assert metrics.by_seed(apart).tolist() == [50, 1]
+    assert metrics.by_seed(pd.Series([3.0, 4.0])).tolist() == [3, 4], "without seeds each value is a unit"
 
 
 def test_holm_by_hand():
@@ -83,24 +79,28 @@ def test_holm_by_hand():
 
 
 def test_compare_equal_runs():
-    got = metrics.compare(runs(std=0.1, worst=0.5), runs(std=0.1, worst=0.5), names=("x", "y"))
+    three = [runs(std=0.1, worst=0.5).assign(seed=lambda rows, k=k: rows["seed"] + k) for k in (0, 2)]
+    same = pd.concat(three)
+    got = metrics.compare(same, same)
     assert (got["p"] == 1).all()
-    assert (got[["mean_difference", "ci_low", "ci_high", "effect"]] == 0).all(axis=None)
-    assert (got["verdict"] == "x and y are equal in every pair").all()
+    assert (got[["mean_difference", "ci_low", "ci_high", "p_equal"]] == 0).all(axis=None)
+    assert (got["verdict"] == "no difference of 0.01 or more (p = 0)").all()
 
 
 def test_compare_frames_pairs_by_bound_and_seed():
     rng = np.random.default_rng(1)
-    a = runs(method="clam", std=rng.random(8), worst=rng.random(8), note="x")
-    b = runs(method="normal", std=a["std"] + 0.1 + 0.01 * rng.random(8), worst=rng.random(8), note="y")
+    keys = pd.DataFrame(itertools.product((0.3, 1.0), range(4)), columns=["crop_lower_bound", "seed"])
+    a = keys.assign(method="clam", std=rng.random(8), worst=rng.random(8), note="x")
+    b = keys.assign(method="normal", std=a["std"] + 0.1 + 0.01 * rng.random(8), worst=rng.random(8), note="y")
     got = metrics.compare(a, b, names=("CLAM", "Normal"))
     assert list(got.index) == ["std", "worst"]
-    measures = ["n", "mean_difference", "ci_low", "ci_high", "p", "p_holm", "effect", "smallest_p"]
+    measures = ["n", "pairs", "mean_difference", "ci_low", "ci_high", "p", "p_holm", "p_equal"]
     assert list(got.columns) == [*measures, "verdict"]
-    assert got.loc["std", "p"] == pytest.approx(2 / 2**8)
-    assert got.loc["std", "p_holm"] == pytest.approx(2 * 2 / 2**8)
-    assert got.loc["std", "verdict"] == "CLAM is lower than Normal (p = 0.016)"
-    assert got.loc["worst", "verdict"].startswith("no difference shown")
+    each = [(a["std"] - b["std"])[a["seed"] == seed].mean() for seed in range(4)]
+    assert got.loc["std", "p"] == pytest.approx(scipy.stats.ttest_1samp(each, 0).pvalue)
+    assert got.loc["std", "p_holm"] == pytest.approx(2 * got.loc["std", "p"])
+    assert got.loc["std", "verdict"].startswith("CLAM is lower than Normal (p = ")
+    assert got.loc["worst", "verdict"].startswith("not decided: the interval is [")
     pd.testing.assert_frame_equal(metrics.compare(a, b.sample(frac=1, random_state=3), names=("CLAM", "Normal")), got)
     only = metrics.compare(a, b, metrics="std", on=["seed", "crop_lower_bound"]).loc["std"]
     assert only["p_holm"] == only["p"] == got.loc["std", "p"]
@@ -108,20 +108,71 @@ def test_compare_frames_pairs_by_bound_and_seed():
         a.set_index(["crop_lower_bound", "seed"])["std"], b.set_index(["crop_lower_bound", "seed"])["std"]
     )
     assert series.loc["std", "p"] == got.loc["std", "p"]
-
-
-def test_bootstrap_interval_is_fixed_and_agrees_with_scipy():
-    d = np.random.default_rng(2).normal(0.3, 1, 30)
-    got = metrics.compare(d, np.zeros(30)).loc["value"]
-    again = metrics.compare(d, np.zeros(30)).loc["value"]
-    assert (got == again).all()
-    reference = scipy.stats.bootstrap((d,), np.mean, method="percentile", n_resamples=10_000, rng=0).confidence_interval
-    width = reference.high - reference.low
-    assert abs(got["ci_low"] - reference.low) < 0.05 * width
-    assert abs(got["ci_high"] - reference.high) < 0.05 * width
-    narrower = metrics.compare(d, np.zeros(30), confidence=0.5).loc["value"]
-    assert got["ci_low"] < narrower["ci_low"] < d.mean() < narrower["ci_high"] < got["ci_high"]
+    narrower = metrics.compare(a, b, confidence=0.5)
+    assert (narrower["ci_low"] > got["ci_low"]).all()
+    assert (narrower["ci_high"] < got["ci_high"]).all()
     assert np.isnan(metrics.compare([1.0], [0.0]).loc["value", "ci_low"])  # one pair has no spread
+
+
+# how sure "95 %" is, by simulation: 20,000 experiments, columns of one array
+
+
+def simulated(seeds: int, bounds: int = 4, *, draw=np.random.Generator.standard_normal) -> np.ndarray:
+    """Differences [seed, bound, experiment] of mean 0: luck of the seed, and as much of each run."""
+    rng = np.random.default_rng(seeds)
+    return draw(rng, (seeds, 1, 20_000)) + draw(rng, (seeds, bounds, 20_000))
+
+
+def coverage(effects: np.ndarray) -> float:
+    low, high = metrics.seed_interval(effects)
+    return float(np.mean((low <= 0) & (0 <= high)))
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_intervals_cover_what_they_say(seeds):
+    differences = simulated(seeds)
+    assert 0.94 < coverage(differences.mean(axis=1)) < 0.96
+    flat = simulated(seeds, draw=lambda rng, size: rng.uniform(-1, 1, size))
+    assert 0.93 < coverage(flat.mean(axis=1)) < 0.96, "also where the differences are not normal"
+    assert coverage(differences.reshape(-1, 20_000)) < 0.85, "pairs as units would be far too sure"
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_false_alarms_are_as_rare_as_said(seeds):
+    effects = simulated(seeds).mean(axis=1)
+    p, _ = metrics.seed_test(effects)
+    assert 0.04 < np.mean(p <= 0.05) < 0.06
+    _, p_equal = metrics.seed_test(effects + 5.0, margin=5.0)  # just as large as matters
+    assert np.mean(p_equal <= 0.05) < 0.06
+    _, p_equal = metrics.seed_test(effects / 1000, margin=5.0)
+    assert np.mean(p_equal <= 0.05) > 0.99
+
+
+def of_strengths(values: np.ndarray) -> pd.Series:
+    wide = pd.DataFrame(values, columns=pd.Index([0.3, 0.6, 1.0], name="strength"))
+    return wide.rename_axis("seed").stack()
+
+
+def test_does_the_effect_depend_on_the_strength():
+    turning = np.array([[-7.0, 0.1, 4.0], [-6.5, -0.2, 4.4], [-7.2, 0.3, 4.1], [-6.9, 0.0, 3.8]])
+    found = metrics.by_strength(of_strengths(turning))
+    assert found["mean"].tolist() == pytest.approx([-6.9, 0.05, 4.075])
+    assert found.attrs["p"] <= 0.01
+    assert found.attrs["changes_sign"]
+    level = metrics.by_strength(of_strengths(turning * 0 + np.array([[1.0], [1.2], [0.8], [1.1]])))
+    assert level.attrs["p"] == 1
+    assert not level.attrs["changes_sign"]
+    assert not metrics.by_strength(of_strengths(turning + 20)).attrs["changes_sign"], "all above 0"
+    with pytest.raises(ClamkitError, match="no strength of the augmentation that all seeds"):
+        metrics.by_strength(of_strengths(turning).iloc[[0, 4]])
+
+
+def test_shuffling_strengths_is_the_exact_test():
+    values = np.array([[1.0, 2.0, 4.0], [0.5, 3.0, 3.5]])
+    spread = values.mean(axis=0).var()
+    orders = itertools.product(itertools.permutations(values[0]), itertools.permutations(values[1]))
+    exact = np.mean([np.mean(order, axis=0).var() >= spread - 1e-12 for order in orders])
+    assert metrics.by_strength(of_strengths(values)).attrs["p"] == pytest.approx(exact, abs=0.02)
 
 
 @pytest.mark.parametrize(

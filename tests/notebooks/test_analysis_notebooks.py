@@ -15,7 +15,7 @@ GRIDS = {file.stem: 10 for file in (paths.notebooks() / "sweeps").glob("mini_*.y
 HUNDRED = ("mini_cifar100", "mini_tau_cifar100", "mini_mini_imagenet", "mini_ggf", "paper_apstar")
 GRIDS |= dict.fromkeys(HUNDRED, 100)
 COUNT = {"none": 0, "some": 7, "many": 120}  # runs of each grid
-OPEN = "not decidable"
+OPEN = "not decided"
 LONG = ("27", "28")  # notebooks that take their time without any runs
 
 

@@ -8,6 +8,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 
 from clamkit import RunStore
 from clamkit.lab import results
@@ -23,7 +24,6 @@ from helpers.claims import (
     growth,
     in_readme,
     paired,
-    seed_by_seed,
     table,
 )
 
@@ -33,23 +33,31 @@ def finding(values, wanted=-1, kind="paper", **more) -> Finding:
 
 
 def test_verdicts():
-    clear = -np.linspace(1, 2, 12)
-    mixed = np.tile([1.0, -1.1], 6)
-    leaning = np.r_[-np.linspace(1, 2, 9), 1.2, 1.3, 1.4]
-    found = table([finding(x) for x in (clear, -clear, mixed, clear[:5], [], leaning)])
+    clear = -np.linspace(1, 2, 5)
+    wide, none = np.array([3.0, -3.1, 2.0, -2.0, 0.3]), np.array([0.1, -0.1, 0.2, -0.2, 0.05])
+    found = table([finding(x) for x in (clear, -clear, wide, none, clear[:2], [])])
     assert found["verdict"].tolist() == [
         "supported",
         "the opposite",
-        "not supported",
-        "not decidable",
+        "not decided",
+        "no difference",
+        "not decided",
         "no runs yet",
-        "not decidable",
     ]
-    assert found["n"].tolist() == [12, 12, 12, 5, 0, 12]
+    assert found["n"].tolist() == [5, 5, 5, 5, 2, 0]
     assert found["effect"][0] == pytest.approx(-1.5)
-    assert found["low"][0] < -1.5 < found["high"][0] < 0
-    # 12 differences of one sign: p = 2/2¹², times the five rows that have any
-    assert found["p"][0] == pytest.approx(5 * 2**-11)
+    error = np.std(clear, ddof=1) / np.sqrt(5)
+    assert found["low"][0] == pytest.approx(-1.5 - 2.776445 * error)  # t of 4 degrees of freedom, from a table
+    assert found["p"][0] == pytest.approx(5 * 2 * scipy.stats.t.sf(1.5 / error, 4)), "times the rows that have any"
+
+
+def test_the_seed_is_the_unit():
+    """Four crops of three seeds: three numbers, each the mean of its seed."""
+    wide = np.array([[-1.0, -3.0, -2.0, -2.0], [-1.2, -3.2, -2.2, -2.2], [-0.8, -2.8, -1.8, -1.8]])
+    keys = pd.MultiIndex.from_product([range(3), [0.3, 0.4, 0.6, 1.0]], names=["seed", "strength"])
+    row = table([Finding("paper", "a", "here", "std", pd.Series(wide.ravel(), index=keys), -1)]).iloc[0]
+    assert (row["n"], row["pairs"]) == (3, 12)
+    assert row["p"] == pytest.approx(scipy.stats.ttest_1samp([-2.0, -2.2, -1.8], 0).pvalue)
 
 
 def test_rows_of_one_kind_are_corrected_together():
@@ -108,9 +116,9 @@ def test_as_text():
     assert header == ["here", "there"]
     assert [first[0], second[0]] == ["a: *std*", "*COV*"], "a claim is written once"
     assert first[1].startswith("**supported** (12)<br>−1.5 [−1.")
-    assert first[1].endswith("<br>p 0.001, paper −0.5")  # 3 · 2⁻¹¹
+    assert first[1].endswith("<br>p < 0.001, paper −0.5")
     assert first[2].startswith("**the opposite** (12)<br>+1.5 [+1.")
-    assert second[1:] == ["**not decidable** (1)<br>+3.0<br>p 1.000", "no runs yet"], "one value has no interval"
+    assert second[1:] == ["**not decided** (1)<br>+3.0<br>p 1.000", "no runs yet"], "one value has no interval"
     edge = table([finding([-1.0])]).assign(p=0.0503)
     assert "p 0.0503" in cells(edge)[-1][1], "more digits where three would not tell"
 
@@ -121,21 +129,6 @@ def test_open_questions_as_text():
     _, better, worse = cells(asked)[-1]
     assert better.startswith("**better** (12)<br>−1.5")
     assert worse.startswith("**worse** (12)<br>+1.5")
-
-
-def test_seed_by_seed():
-    rows = [
-        {"method": method, "strength": strength, "seed": seed, "std": 0.1 - clam * (0.01 * seed + 0.001 * strength)}
-        for (method, clam), strength, seed in product([("normal", 0), ("clam", 1)], [0.3, 0.6, 0.8, 1.0], [0, 1, 2])
-    ]
-    found = seed_by_seed({"here": pd.DataFrame(rows)}, ["std"])
-    assert found.loc[("here", "std"), ["seed 0", "seed 1", "seed 2"]].tolist() == pytest.approx(
-        [-0.0675, -1.0675, -2.0675]
-    )
-    # the same order of three seeds under all four crops: χ² = 12/(4·3·4)·(4² + 8² + 12²) − 3·4·4 = 8 with 2 degrees
-    assert found["p"].item() == pytest.approx(np.exp(-4))
-    lacking = [row for row in rows if row["seed"] < 2]
-    assert seed_by_seed({"here": pd.DataFrame(lacking)}, ["std"])["p"].isna().all(), "two seeds are too few to ask"
 
 
 def test_tenths_and_the_smaller_step(memory_run):
@@ -156,11 +149,37 @@ def test_tenths_and_the_smaller_step(memory_run):
     assert found["CIFAR-10"] == {}
 
 
+def test_regimes(memory_run):
+    def runs_of(grid):
+        if grid != "small_embedded":
+            return []
+        low, high = np.array([0.3, 0.9, 0.9]), np.array([0.6, 0.8, 0.8])
+        made = []
+        for seed in range(3):
+            shift = 0.01 * seed
+            settings = {"holdout": 9, "seed": seed, "crop_lower_bound": 0.3}
+            made.append(memory_run(low + shift, held_out=low + shift, method="normal", **settings))
+            made.append(memory_run(high + shift**1.5, method="clam", **settings))
+            made.append(memory_run(high, method="clam_kl", tau=0.1, **settings))
+        return made
+
+    regimes = claims.by_regime(claims.runs_by_regime(runs_of))
+    (where,) = regimes
+    assert sorted(regimes[where]["method"].unique()) == ["clam", "clam_kl, τ = 0.1", "normal", "normal+biases"]
+    found = table(list(claims.of_regimes(regimes))).set_index(["claim", "what"])
+    lifts = found.loc[("CLAM lifts the worst tenth of the classes above that of Normal", "worst")]
+    assert lifts["effect"] == pytest.approx(100 * np.mean([0.3, 0.291, 0.28282842712]), abs=0.1)
+    assert lifts["verdict"] == "supported"
+    assert set(found["where"]) == {where}
+    beside = [claim for claim, _ in found.index if "Normal with biases" in claim]
+    assert len(beside) == 3, "CLAM; with KL only another step has run"
+
+
 def test_without_any_runs():
     found = claims.findings(lambda grid: [])
     assert set(found["verdict"]) == {"no runs yet"}
     assert "no runs yet" in as_markdown(found[found["kind"] == "paper"])
-    assert seed_by_seed(claims.by_images(lambda grid: []))["p"].isna().all()
+    assert claims.by_regime(claims.runs_by_regime(lambda grid: [])) == {}
 
 
 def committed(tmp_path, grid: str) -> list:
