@@ -54,7 +54,7 @@ def reading(quick: bool) -> Iterator[dict]:
     turns, count = (2, 200) if quick else (9, 1000)
     with tempfile.TemporaryDirectory() as folder:
         status = ["-m", "clamkit", "status", "--runs", folder]
-        one = RunStore(folder).run(train(RunConfig(dataset="generated-2", epochs=1), runs=folder, device="cpu").config)
+        one = RunStore(folder).run(train(RunConfig(per_class=20, epochs=1), runs=folder, device="cpu").config)
         yield row("clamkit status, s of CPU", cpu_seconds(turns, status), "≤", 0.5)
         for i in range(1, count):
             copy = one.folder.with_name(f"seed{i}-copy")
@@ -193,7 +193,7 @@ def sweeps(quick: bool) -> Iterator[dict]:
     with tempfile.TemporaryDirectory() as folder:
 
         def pair(jobs: int) -> None:
-            fixed = {"dataset": "generated-10", "epochs": 2}
+            fixed = {"per_class": 40, "epochs": 2}
             grid = Grid("pair", DEFAULT_NOTEBOOK, {"seed": [next(seeds), next(seeds)]}, fixed)
 
             def one(config: RunConfig) -> None:

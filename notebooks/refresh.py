@@ -13,7 +13,7 @@ import nbformat
 
 from clamkit.errors import ClamkitError
 from clamkit.lab.execution import execute_notebook
-from helpers.claims import findings, in_readme
+from helpers.claims import in_readme, main_findings
 
 HERE = Path(__file__).parent
 
@@ -42,9 +42,9 @@ def strip(notebook: nbformat.NotebookNode) -> None:
 
 
 def write_findings(root: Path) -> None:
-    """Notebook 05 into the README: its first table, and its figures as `clamkit report` names them."""
+    """Notebook 05 into the README: its main table, and its figures as `clamkit report` names them."""
     readme, notebook = root / "README.md", nbformat.read(HERE / "05_what_we_found.ipynb", 4)
-    readme.write_text(in_readme(readme.read_text(encoding="utf-8"), findings()), encoding="utf-8")
+    readme.write_text(in_readme(readme.read_text(encoding="utf-8"), main_findings()), encoding="utf-8")
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     for number, picture in enumerate(pictures, 1):

@@ -169,8 +169,8 @@ def test_files_stay_small(capsys):
     with capsys.disabled():
         print(f"\nlines: core {core}, package {sum(lines.values())}")
     assert {module: count for module, count in lines.items() if count > 400} == {}
-    assert core <= 5_450
-    assert sum(lines.values()) <= 9_400
+    assert core <= 5_470
+    assert sum(lines.values()) <= 9_450
 
 
 # -------------------------------------------------------------------------------------------------------- pins

@@ -8,7 +8,6 @@ decoded arrays.
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clamkit import paths
-from clamkit.data import copies, generated, readers
+from clamkit.data import copies, readers
 from clamkit.data.dataset import IMAGENET, Dataset, Statistics, dataset_from_arrays
 from clamkit.errors import ClamkitError, unknown
 
@@ -68,8 +67,6 @@ def load_data(
 ) -> Dataset:
     """A dataset by name ("fashion_mnist_mini", …), or from an .npz file or image folder by path.
 
-    "generated-10" and the like (any number of classes, "-tail" for unequal ones) are small stand-ins made on the spot.
-
     data_dir         where to look first for the files of a known dataset, or for a relative path
     image_size       image files only: the side to resize to; needed for a folder whose images differ in size
     skip_bad_images  leave image files out that do not decode, instead of refusing
@@ -83,8 +80,6 @@ def load_data(
     if str(name) in DATASETS:
         place = Path(data_dir).expanduser().resolve() if data_dir else None
         return _load_known(str(name), place, image_size, skip_bad_images)
-    if stand_in := re.fullmatch(generated.NAME, str(name)):
-        return dataset_from_arrays(str(name), **generated.generate(int(stand_in[1]), tail=bool(stand_in[2])))
     path = _own_place(name, data_dir)
     if path.is_file():
         return dataset_from_arrays(path.stem, **readers.read_npz(path))

@@ -75,10 +75,6 @@ class _Methods(dict[str, Method]):
         return replace(method, label=f"{method.label} + biases", colour=f"#{paler}", marker="$+$")
 
 
-def find_method(name: str) -> Method:
-    return METHODS[name]
-
-
 def paper_dataset_like(dataset: str | None, num_classes: int | None = None) -> str:
     """The dataset of the paper's tables whose settings another one takes.
 

@@ -15,7 +15,7 @@ from clamkit.checks import fraction, positive_int, step_size
 from clamkit.errors import ClamkitError, unknown
 from clamkit.methods import losses
 from clamkit.methods.criterion import Weighter
-from clamkit.methods.specs import find_method
+from clamkit.methods.specs import METHODS
 from clamkit.theory import update
 from clamkit.theory.sets import LowerBounded, RatioBounded
 
@@ -165,7 +165,7 @@ def build_method(
     >>> build_method("ggf", "cifar10", 10)
     GGF(10, alpha=0.9, w_min=0.1, frequency=1, rank_by='accuracy')
     """
-    method = find_method(name)
+    method = METHODS[name]
     given = {key: value for key, value in settings.items() if value is not None}
     for key in given:
         if key not in method.settings:

@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from clamkit import paths
 from clamkit.files import atomic
-from clamkit.methods.specs import METHODS, find_method
+from clamkit.methods.specs import METHODS
 
 STYLE = Path(__file__).with_name("clamkit.mplstyle")
 WIDTH = 7.0  # inches, of figures as wide as the text
@@ -58,7 +58,7 @@ MARKERS = _OfMethods("marker")
 
 
 def label(method: str) -> str:
-    return find_method(method).label
+    return METHODS[method].label
 
 
 def class_colours(names: Sequence[str], chosen: Sequence[str] | None = None) -> dict[str, str]:

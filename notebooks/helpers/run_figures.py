@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -46,6 +47,8 @@ from clamkit.plots import (
     styled,
 )
 from clamkit.plots.runs import STRENGTH_NAMES
+
+TITLE_CHARACTERS = 38  # of a panel half as wide as the text
 
 
 @styled
@@ -207,7 +210,7 @@ def profile(classes: Mapping[str, pd.DataFrame]) -> Figure:
     for axis, (title, frame) in zip(axes.flat, classes.items(), strict=False):
         for method, own in frame.groupby("method", sort=False):
             axis.ecdf(own["test_accuracy"], color=COLOURS[method], label=label(method), lw=1.3)
-        axis.set(title=title)
+        axis.set(title=fill(title, TITLE_CHARACTERS))
         axis.xaxis.set_major_formatter(PERCENT)
         axis.yaxis.set_major_formatter(PERCENT)
     for axis in axes.flat[len(classes) :]:
@@ -230,7 +233,7 @@ def _against_normal(tables: Tables, draw, across: str, up: str) -> Figure:
             look |= {"label": f"{label(method)}, {setting}", "mfc": "white"} if setting else {"label": label(method)}
             middle, low, high = (100 * table[column] for column in ("mean_difference", "ci_low", "ci_high"))
             draw(axis, middle, middle - low, high - middle, look)
-        axis.set_title(title)
+        axis.set_title(fill(title, TITLE_CHARACTERS))
     for axis in axes.flat[len(tables) :]:
         axis.set_axis_off()
     drawn = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}

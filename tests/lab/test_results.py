@@ -10,6 +10,7 @@ from clamkit import RunConfig, RunStore, cli, paths, train
 from clamkit.engine.store import RunFolder, as_frame
 from clamkit.errors import ClamkitError
 from clamkit.lab import results
+from clamkit.lab.controls import with_biases
 from clamkit.lab.grids import Grid
 from clamkit.lab.runner import plan, sweep
 from clamkit.lab.tables import all_epochs, final_classes
@@ -41,6 +42,24 @@ def test_rows_and_histories_are_what_the_runs_say(grid):
         RunConfig(**{k: v for k, v in fields.items() if k in RunConfig.model_fields}).folder().as_posix()
         == by_run.index[0]
     )
+
+
+def test_class_accuracies_with_biases_travel_too(grid):
+    configs = [config.model_copy(update={"holdout": 5}) for config in grid.configs()]
+    runs = [train(configs[0]), train(grid.configs()[1])]
+    results.save("small", runs)
+    committed = {run.name: run for run in results.committed_runs("small")}
+    own, other = (committed[run.name] for run in runs)
+    biased = with_biases(own)
+    assert biased.test_accuracy.tolist() == pytest.approx(with_biases(runs[0]).test_accuracy.tolist())
+    assert biased.summary["std"] == pytest.approx(np.std(biased.test_accuracy, ddof=1))
+    assert "biased_accuracy" not in own.history
+    with pytest.raises(ClamkitError, match="only its class accuracies are at hand"):
+        biased.predictions  # noqa: B018
+    with pytest.raises(ClamkitError, match="committed results carry no logits"):
+        with_biases(own, objective="worst-tail")
+    with pytest.raises(ClamkitError, match="has no held-out images"):
+        with_biases(other)
 
 
 @pytest.mark.slow

@@ -1,0 +1,96 @@
+"""The cells of the verdict table once more, from the committed files alone, by other code than `clamkit.metrics`."""
+
+from statistics import fmean, stdev
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from clamkit import RunStore
+from clamkit.lab import results
+from clamkit.lab.grids import Grid
+from helpers import claims
+
+WANTED = {"std": -1, "worst": +1, "average": +1}
+NAMES = {
+    "CLAM": ("clam", 1.0),
+    "CLAM with the KL projection": ("clam_kl", 1.0),
+    "CLAM with τ = 0.1": ("clam", 0.1),
+    "CLAM with the KL projection and τ = 0.1": ("clam_kl", 0.1),
+    "TCE": ("tce", 1.0),
+    "GGF": ("ggf", 1.0),
+    "Normal with class biases": ("biases", 1.0),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> pd.DataFrame:
+    store = RunStore(tmp_path_factory.mktemp("runs"))
+    return claims.main_findings(lambda grid: results.runs_of(grid, Grid.load(grid).configs(), store))
+
+
+def measured(root, grid: str) -> dict:
+    """(method, τ) → (bound, seed) → average, std and worst class or tenth, from the accuracies of the classes."""
+    rows = pd.read_csv(root / "data" / "results" / f"{grid}.csv")
+    history = pd.read_parquet(root / "data" / "results" / f"{grid}.parquet")
+    own: dict = {}
+    for row in rows.to_dict("records"):
+        if isinstance(row.get("accuracy_from"), str) or row.get("acts_on") == "sampling":
+            continue
+        last = history[history["run"] == row["run"]]
+        last = last[last["epoch"] == last["epoch"].max()]
+        kinds = {(row["method"], row["tau"]): last["final_accuracy"]}
+        if row["method"] == "normal":
+            kinds["biases", 1.0] = last["biased_accuracy"]
+        for kind, column in kinds.items():
+            v = sorted(column.astype(float))
+            tail = max(1, int(len(v) / 10 + 0.5))
+            numbers = {"average": fmean(v), "std": stdev(v), "worst": fmean(v[:tail])}
+            own.setdefault(kind, {})[row["crop_lower_bound"], row["seed"]] = numbers
+    return own
+
+
+def seed_means(of: dict, against: dict, metric: str) -> list[float]:
+    """The mean difference of each seed, over the bounds that all of its seeds have."""
+    pairs = {key: 100 * (of[key][metric] - against[key][metric]) for key in of.keys() & against.keys()}
+    seeds = {seed for _, seed in pairs}
+    bounds = [b for b in {b for b, _ in pairs} if all((b, seed) in pairs for seed in seeds)]
+    assert bounds or not pairs, "these grids run bound by bound for every seed"
+    return [fmean(pairs[bound, seed] for bound in bounds) for seed in sorted(seeds)]
+
+
+@pytest.mark.slow
+def test_the_cells_of_the_verdict_table(root, found):
+    raw, checked = {}, 0
+    for (where, (grid, _)), (name, kind) in ((w, n) for w in claims.REGIMES.items() for n in NAMES.items()):
+        if not (root / "data" / "results" / f"{grid}.csv").is_file():
+            continue
+        own = measured(root, grid)
+        for against, beside in (("normal", "Normal"), ("biases", "Normal with biases")):
+            for metric, wanted in WANTED.items():
+                chosen = found[
+                    (found["where"] == where)
+                    & (found["what"] == metric)
+                    & found["claim"].str.startswith((f"{name} brings", f"{name} lifts", f"{name} costs"))
+                    & found["claim"].str.endswith(f" {beside}")
+                ]
+                if chosen.empty:
+                    continue
+                row = chosen.iloc[0]
+                d = np.array(seed_means(own[kind], own[against, 1.0], metric))
+                assert row["n"] == len(d)
+                assert row["effect"] == pytest.approx(d.mean(), abs=1e-3)
+                raw[row.name] = 1.0
+                if len(d) > 1:
+                    half = scipy.stats.t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d))
+                    assert (row["low"], row["high"]) == pytest.approx((d.mean() - half, d.mean() + half), abs=1e-3)
+                if len(d) > 2:
+                    raw[row.name] = scipy.stats.ttest_1samp(d, -wanted if metric == "average" else 0).pvalue
+                    checked += 1
+    assert checked >= 10
+    assert set(raw) == set(found.index), "every cell"
+    ordered, least = sorted(raw, key=raw.__getitem__), 0.0
+    for place, cell in enumerate(ordered):
+        least = max(least, min(1.0, raw[cell] * (len(ordered) - place)))
+        assert found.loc[cell, "p"] == pytest.approx(least, abs=1e-3)
