@@ -42,10 +42,15 @@ def costs(configs: Iterable[RunConfig]) -> str:
     left_out = f" ({len(configs) - len(known)} runs of unknown size not counted)" if len(known) < len(configs) else ""
     a100 = sum(flop) / A100_FLOP_PER_SECOND
     return (
-        f"{sum(flop):.2g} FLOP{left_out}: some {here / 3600:,.1f} hours of this machine by steps just measured, "
-        f"{a100 / 3600:,.2f} of one A100 at the speed published for a network like fastnet; by the paper's own recipe "
+        f"{sum(flop):.2g} FLOP{left_out}: some {_hours(here)} hours of this machine by steps just measured, "
+        f"{_hours(a100)} of one A100 at the speed published for a network like fastnet; by the paper's own recipe "
         f"{hours:,.0f} GPU hours (its appendix)"
     )
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
 
 
 def training_flop(config: RunConfig, data: Dataset | None = None) -> float:
@@ -75,26 +80,32 @@ def _setting(config: RunConfig, data: Dataset | None = None) -> Setting:
 def flop_per_second(model: str, classes: int, channels: int, stem: str, side: int, amp: bool | str = False) -> float:
     """What this machine reaches when it trains a model: measured on some batches of noise.
 
-    On a CPU by the processor's time, not by the clock: what else runs now does not count.
+    On a CPU by the processor's time of one thread, as often as there are threads: what else runs now does not count, and
+    neither do threads that wait for each other because of it.
     """
     import torch
 
     from clamkit.engine.device import find_device, mixed_precision
 
     device = find_device()
-    clock, threads = (time.process_time, torch.get_num_threads()) if device.type == "cpu" else (time.perf_counter, 1)
+    threads = torch.get_num_threads()
+    clock, cores = (time.process_time, threads) if device.type == "cpu" else (time.perf_counter, 1)
     dtype = mixed_precision(device, amp and "auto")  # where a run would be refused, its cost in float32
     network = _model(model, classes, channels, stem, side).to(device)
     images = max(2, int(MEASURED_IMAGES * min(1, (LARGE_SIDE / side) ** 2)))
     x = torch.randn(images, channels, side, side, device=device)
     taken: list[float] = []
-    while len(taken) < MEASURED_STEPS and sum(taken) < MEASURED_S:
-        started = clock()
-        with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-            loss = network(x).float().logsumexp(1).sum()
-        loss.backward()
-        loss.item()  # waits for the device
-        taken.append((clock() - started) / threads)
+    torch.set_num_threads(1)
+    try:
+        while len(taken) < MEASURED_STEPS and sum(taken) < MEASURED_S:
+            started = clock()
+            with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+                loss = network(x).float().logsumexp(1).sum()
+            loss.backward()
+            loss.item()  # waits for the device
+            taken.append((clock() - started) / cores)
+    finally:
+        torch.set_num_threads(threads)
     return images * flop_per_image(model, classes, channels, stem, side) / min(taken)
 
 

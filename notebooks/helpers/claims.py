@@ -21,7 +21,17 @@ from clamkit.lab import paper
 from clamkit.lab.controls import with_biases
 from clamkit.lab.results import load_runs
 from clamkit.methods.specs import BIASES, METHODS
-from clamkit.metrics import LEVEL, by_seed, compare_groups, decide, holm, order_agreement, seed_interval, seed_test
+from clamkit.metrics import (
+    FEWEST,
+    LEVEL,
+    by_seed,
+    compare_groups,
+    decide,
+    holm,
+    order_agreement,
+    seed_interval,
+    seed_test,
+)
 
 RELEASED_CLIP = "the released clip"
 NO_RUNS = "no runs yet"
@@ -79,10 +89,10 @@ def against_normal(
 def table(found: Sequence[Finding]) -> pd.DataFrame:
     """t tests of the seeds' mean values against the margin, corrected over all rows of a kind after Holm.
 
-    The verdicts are those of `metrics.decide`.
+    Rows with fewer seeds than a test takes are not tested, and not counted. The verdicts are those of `metrics.decide`.
     """
     frame = pd.DataFrame([_row(finding) for finding in found])
-    for _, family in frame[frame["n"] > 0].groupby("kind"):
+    for _, family in frame[frame["n"] >= FEWEST].groupby("kind"):
         for column in ("p", "p_equal"):
             frame.loc[family.index, column] = holm(family[column].to_numpy())
     frame["verdict"] = [decide(row.toward, row.p, row.p_equal) if row.n else NO_RUNS for row in frame.itertuples()]

@@ -42,7 +42,7 @@ def test_the_sentence(monkeypatch):
     known = RunConfig(dataset="cifar10", model="fastnet", epochs=16)
     said = costs.costs([known, RunConfig(dataset="my/photos")])
     hours = costs.training_flop(known) / 1e9 / 3600
-    assert f"some {hours:,.1f} hours of this machine" in said
+    assert f"some {hours:,.0f} hours of this machine" in said
     assert "(1 runs of unknown size not counted)" in said
     assert "3 GPU hours" in said
 

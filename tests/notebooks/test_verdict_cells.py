@@ -62,7 +62,7 @@ def seed_means(of: dict, against: dict, metric: str) -> list[float]:
 
 @pytest.mark.slow
 def test_the_cells_of_the_verdict_table(root, found):
-    raw, checked = {}, 0
+    raw, cells = {}, set()
     for (where, (grid, _)), (name, kind) in ((w, n) for w in claims.REGIMES.items() for n in NAMES.items()):
         if not (root / "data" / "results" / f"{grid}.csv").is_file():
             continue
@@ -81,15 +81,14 @@ def test_the_cells_of_the_verdict_table(root, found):
                 d = np.array(seed_means(own[kind], own[against, 1.0], metric))
                 assert row["n"] == len(d)
                 assert row["effect"] == pytest.approx(d.mean(), abs=1e-3)
-                raw[row.name] = 1.0
+                cells.add(row.name)
                 if len(d) > 1:
                     half = scipy.stats.t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d))
                     assert (row["low"], row["high"]) == pytest.approx((d.mean() - half, d.mean() + half), abs=1e-3)
                 if len(d) > 2:
                     raw[row.name] = scipy.stats.ttest_1samp(d, -wanted if metric == "average" else 0).pvalue
-                    checked += 1
-    assert checked >= 10
-    assert set(raw) == set(found.index), "every cell"
+    assert len(raw) >= 10
+    assert cells == set(found.index), "every cell"
     ordered, least = sorted(raw, key=raw.__getitem__), 0.0
     for place, cell in enumerate(ordered):
         least = max(least, min(1.0, raw[cell] * (len(ordered) - place)))
