@@ -170,7 +170,7 @@ def test_files_stay_small(capsys):
         print(f"\nlines: core {core}, package {sum(lines.values())}")
     assert {module: count for module, count in lines.items() if count > 400} == {}
     assert core <= 5_470
-    assert sum(lines.values()) <= 9_450
+    assert sum(lines.values()) <= 9_460
 
 
 # -------------------------------------------------------------------------------------------------------- pins

@@ -80,8 +80,7 @@ def _setting(config: RunConfig, data: Dataset | None = None) -> Setting:
 def flop_per_second(model: str, classes: int, channels: int, stem: str, side: int, amp: bool | str = False) -> float:
     """What this machine reaches when it trains a model: measured on some batches of noise.
 
-    On a CPU by the processor's time of one thread, as often as there are threads: what else runs now does not count, and
-    neither do threads that wait for each other because of it.
+    On a CPU by the processor's time of one thread, times the threads: what else runs now does not count.
     """
     import torch
 
