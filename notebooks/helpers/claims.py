@@ -394,6 +394,12 @@ def of_regimes(regimes: dict[str, pd.DataFrame]) -> Iterator[Finding]:
             yield from _main_questions(regimes[where], where, method, "normal")
         for method in ("clam", "clam_kl"):
             yield from _main_questions(regimes[where], where, method, CONTROL)
+        for method in ("clam", "clam_kl"):
+            name = RIVALS_OF_NORMAL[method]
+            claim = f"{name} by held-out accuracies is less accurate on test images (the paper's warning)"
+            values = paired(regimes[where], f"{method}, by holdout", method, "average")
+            if len(values):
+                yield Finding("regime", claim, where, "average", values, -1)
 
 
 def _main_questions(frame: pd.DataFrame, where: str, of: str, against: str) -> Iterator[Finding]:
