@@ -48,7 +48,6 @@ from clamkit.plots import (
 )
 from clamkit.plots.runs import STRENGTH_NAMES
 
-
 Against = Mapping[str, pd.DataFrame]  # method → `metrics.compare` to Normal, a row for each place along an axis
 SHOWN = ("clam", "clam_kl", "tce")  # methods drawn in full: the paper's, the better projection, the best rival
 
@@ -84,7 +83,7 @@ def worst_class_curves(by_rank: Against) -> Figure:
 
 
 def _curves(axis: Axes, tables: Against) -> None:
-    """Mean differences to Normal over seeds, their 95 % intervals as bands; methods that are not SHOWN thin and grey."""
+    """Mean differences to Normal over seeds with 95 % intervals as bands; methods that are not SHOWN thin and grey."""
     axis.axhline(0, color="#333333", lw=0.8)
     for method, table in tables.items():
         middle, low, high = (100 * table[column] for column in ("mean_difference", "ci_low", "ci_high"))
@@ -99,7 +98,7 @@ def _curves_legend(figure: Figure, tables: Against) -> None:
     shown = [method for method in tables if method in SHOWN]
     looks = [{"color": COLOURS[m], "marker": MARKERS[m], "mec": "none", "label": label(m)} for m in shown]
     if others := [label(method) for method in tables if method not in SHOWN]:
-        looks.append({"color": "#b5b5b5", "lw": 0.8, "label": ", ".join(others)})
+        looks.append({"color": "#b5b5b5", "lw": 0.8, "label": " · ".join(others)})
     figure.legend(handles=[Line2D([], [], **look) for look in looks], loc="outside upper center", ncols=4)
 
 

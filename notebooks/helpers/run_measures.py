@@ -5,7 +5,7 @@
 22  weight_orders, settling_epoch (when the order of the class weights is found)
 23  by_rank
 24  crop_changes (what the tightest crop does to each class)
-27  simulate, steadiness (do the weights come to rest?)
+27  simulate, weight_moves, steadiness (do the weights come to rest?)
 28  shot_groups (iNaturalist: classes with many and with few images)
 """
 
@@ -92,18 +92,37 @@ def crop_changes(classes: pd.DataFrame) -> pd.DataFrame:
     return 100 * (wide.loc[min(strengths)] - wide.loc[1.0]).dropna()
 
 
-def steadiness(runs: Sequence[Run]) -> pd.DataFrame:
-    """How far weights and test accuracies still move from epoch to epoch in the last quarter of each run.
+def weight_moves(runs: Sequence[Run]) -> pd.DataFrame:
+    """The part of all weight that changes class from one epoch to the next: method, strength, seed, epoch and move."""
+    parts = []
+    for run, own in zip(runs, settings(runs).to_dict("records"), strict=True):
+        share = run.wide("weight").div(run.wide("weight").sum(axis=1), axis=0)
+        parts.append((share.diff().abs().sum(axis=1) / 2).iloc[1:].rename("move").reset_index().assign(**own))
+    columns = [*SETTING, "epoch", "move"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
-    weights  `metrics.late_move`: the part of all weight that changes class
-    tests    mean change of a class's test accuracy
+
+def steadiness(runs: Sequence[Run], normal: Sequence[Run] = ()) -> pd.DataFrame:
+    """The last quarter of each run: do weights and test accuracies rest, and how much weight have the hardest classes?
+
+    normal   runs of Normal, which say what is hard; without any, `hard` is nan
+
+    weights  `metrics.late_move`: the part of all weight that changes class from one epoch to the next
+    tests    mean change of a class's test accuracy from one epoch to the next
+    hard     share of all weight on the tenth of the classes with the lowest training accuracies under Normal, at the
+             same strength and on average over seeds
     """
-    measured = []
+    measured, hardest = [], {}
+    for strength in {run.config.strength for run in normal}:
+        own = [run.wide("train_accuracy").iloc[-1] for run in normal if run.config.strength == strength]
+        hardest[strength] = (sum(own) / len(own)).nsmallest(tail_size(len(own[0]))).index
     for run in runs:
-        tests = run.wide("test_accuracy").diff().abs().mean(axis=1).to_numpy()[1:]
-        last = max(1, round(len(tests) / 4))
-        measured.append((late_move(run.history), tests[-last:].mean() if len(tests) else np.nan))
-    return settings(runs).join(pd.DataFrame(measured, columns=["weights", "tests"], dtype=float))
+        last = max(1, round((run.config.epochs - 1) / 4))
+        tests = run.wide("test_accuracy").diff().abs().mean(axis=1).tail(last).mean()
+        weight, hard = run.wide("weight").tail(last).mean(), hardest.get(run.config.strength)
+        share = np.nan if hard is None else weight[hard].sum() / weight.sum()
+        measured.append((late_move(run.history), tests, share))
+    return settings(runs).join(pd.DataFrame(measured, columns=["weights", "tests", "hard"], dtype=float))
 
 
 def simulate(method: str, classes: int, seed: int, epochs: int = 60) -> pd.DataFrame:

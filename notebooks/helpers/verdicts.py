@@ -61,7 +61,7 @@ def throughout(claim: str, table: pd.DataFrame, what: str) -> str:
     named = table.rename(index="epoch {}".format)
     word, _, why = overall_verdict(named).replace("metrics", "epochs").partition(": ")
     lower, higher = int((table["ci_high"] < 0).sum()), int((table["ci_low"] > 0).sum())
-    surely = f"Its 95 % interval lies below Normal's in {lower} of {len(table)} epochs and above in {higher}"
+    surely = f"The 95 % interval of the difference lies below 0 in {lower} of {len(table)} epochs and above in {higher}"
     last = f"the last epoch's {what}"
     return f"{claim}: {word} ({why}). {surely}. {effects(named.tail(1), {named.index[-1]: last})}."
 
@@ -77,16 +77,17 @@ def ranks(name: str, table: pd.DataFrame, worst: int = 5) -> str:
     return f"{name} raises almost all of the worst classes: {word} ({counts}). {ends}."
 
 
-def each(claim: str, tables: Mapping[str, pd.DataFrame], metric: str = "std") -> str:
+def each(claim: str, tables: Mapping[str, pd.DataFrame], metric: str = "std", join: str = "at") -> str:
     """A claim on several settings (name → table), each decided by all its metrics; the effect told is that of one."""
-    words = {setting: overall_verdict(table).partition(":")[0] for setting, table in tables.items()}
+    words = {setting: overall_verdict(table).partition(":")[0] for setting, table in tables.items() if table["n"].max()}
     if not words:
         return f"{claim}: {NOTHING}."
     groups = {word: [setting for setting, own in words.items() if own == word] for word in words.values()}
     whole = SUPPORTED if set(groups) == {SUPPORTED} else OPPOSITE if OPPOSITE in groups else NOT_DECIDED
-    parts = [f"{word} for {listed(settings)}" for word, settings in groups.items()]
-    told = pd.concat({setting: table.loc[metric] for setting, table in tables.items()}, axis=1).T
-    return f"{claim}: {whole} ({'; '.join(parts)}). In {NAMES.get(metric, metric)}: {effects(told, join=' at ')}."
+    parts = [f"{word} {join} {listed(settings)}" for word, settings in groups.items()]
+    told = pd.concat({setting: tables[setting].loc[metric] for setting in words}, axis=1).T
+    effect = effects(told, join=f" {join} ").replace("difference", f"difference in {NAMES.get(metric, metric)}", 1)
+    return f"{claim}: {whole} ({'; '.join(parts)}). {effect}."
 
 
 def effects(table: pd.DataFrame, names: Mapping[str, str] = NAMES, digits: int = 1, join: str = " in ") -> str:

@@ -1,5 +1,7 @@
 """The analysis notebooks on no runs, on some and on many: they never fail, and say what they cannot know yet."""
 
+import re
+
 import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
@@ -59,16 +61,43 @@ def test_analysis_notebook(state, path, capsys, monkeypatch):
         if cell.cell_type == "code":
             exec(compile(cell.source, f"{path.stem}:{cell.id}", "exec"), namespace)
     said, number = capsys.readouterr().out, path.stem[:2]
+    if number == "05":
+        assert ("no runs yet" in said) or state != "none"
+    else:
+        said = " ".join(said.split())  # sentences are wrapped
+        assert said.endswith("."), "the last word is a sentence"
     if state == "none":
         assert "`clamkit sweep " in said, "the command that makes what is missing"
         assert ": supported" not in said
-        if number == "05":
-            assert "no runs yet" in said
-        elif number not in ("22", "24"):
-            assert OPEN in said
+        if number != "05":
+            assert f": {OPEN}" in said
     if state == "many" and number == "05":
         assert "\nsupported (" in said
     if state == "many" and number in ("20", "25", "26", "27"):
         assert ": supported" in said, "CLAM is better in every made run"
     if number == "29":
         assert OPEN in said, "no predictions on ImageNet here"
+
+
+ANALYSES = [path for path in NOTEBOOKS if path.stem[:1] == "2"]
+
+
+@pytest.mark.parametrize("path", ANALYSES, ids=lambda path: path.stem)
+def test_an_analysis_ends_in_a_verdict_sentence(path):
+    """As committed: its last cell prints sentences, at least one with a verdict, a number and the seeds behind it."""
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.source.strip()]
+    assert max(len(cell.source.splitlines()) for cell in cells if cell.cell_type == "code") <= 20
+    assert "verdict" in cells[-1].metadata.get("tags", [])
+    outputs = cells[-1].outputs
+    assert {output.output_type for output in outputs} == {"stream"}, "no table, no dict, no list"
+    said = " ".join("".join(output.text for output in outputs).split())
+    assert said.endswith(".")
+    assert not set(said) & set("{}[]")
+    assert any(f": {word}" in said for word in ("supported", "the opposite", "no difference", OPEN))
+    if path.stem[:2] != "29":  # no run on ImageNet has finished
+        assert re.search(r"95 % interval [+−]?\d+\.\d+ to [+−]?\d+\.\d+", said)
+        assert re.search(r"[Oo]ver \d seeds", said)
+
+
+def test_there_are_ten_analyses():
+    assert [path.stem[:2] for path in ANALYSES] == [str(number) for number in range(20, 30)]

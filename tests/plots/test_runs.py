@@ -27,7 +27,7 @@ def runs(memory_run):
 def test_fairness_over_strength(runs, memory_run):
     weaker = [memory_run(np.array(CLAM) + 0.02, method=run.config.method, crop_lower_bound=1.0) for run in runs]
     figure = plots.fairness_over_strength(as_frame([*runs, *weaker]))
-    assert titles(figure) == ["average ↑", "std ↓", "range ↓", "worst 10 % ↑"]
+    assert titles(figure) == ["average ↑", "std ↓", "range (max − min) ↓", "worst 10 % ↑"]
     assert [len(axis.lines) for axis in figure.axes] == [3] * 4, "a line for each method"
     for axis, metric in zip(figure.axes, ("average", "std", "range", "worst"), strict=True):
         for line, run, weak in zip(axis.lines, runs, weaker, strict=True):
