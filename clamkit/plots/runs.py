@@ -77,34 +77,32 @@ def class_accuracies(runs: Sequence[Run], *, most: int = 20) -> Figure:
 def weight_evolution(run: Run, baseline: Run, classes: Sequence[str] | None = None) -> Figure:
     """The paper's 2×2 figure: weights, test accuracy, gap to the baseline over the epochs, and the final gap.
 
-    classes: by name; default the three worst and the two best under the baseline, and the one that loses most.
+    classes: by name; default the three worst and the two best under the baseline. Who loses most is always added.
     """
     if run.class_names != baseline.class_names:
         raise ClamkitError(f"{run} and {baseline} are of different datasets: their classes cannot be compared.")
     weights, accuracy = run.wide("weight"), run.wide("test_accuracy")
-    gap = accuracy - baseline.wide("test_accuracy")
-    if classes is None:
-        ranked = baseline.test_accuracy.sort_values().index
-        classes = list(dict.fromkeys([*ranked[:3], *ranked[-2:], str(gap.iloc[-1].idxmin())]))
+    gap = 100 * (accuracy - baseline.wide("test_accuracy"))
+    ranked, loser = baseline.test_accuracy.sort_values().index, str(gap.iloc[-1].idxmin())
+    classes = list(dict.fromkeys([*([*ranked[:3], *ranked[-2:]] if classes is None else classes), loser]))
     colours = class_colours(run.class_names, classes)
     figure, axes = plt.subplots(2, 2, figsize=(WIDTH, 4.6))
     panels = [
         (axes[0, 0], weights, f"{label(run.config.method)}: class weights (mean 1)"),
         (axes[0, 1], accuracy, "test accuracy"),
-        (axes[1, 0], gap, f"gap to {label(baseline.config.method)}"),
+        (axes[1, 0], gap, f"gap to {label(baseline.config.method)}, points"),
     ]
     for axis, frame, title in panels:
         for name in classes:
             axis.plot(frame.index, frame[name], color=colours[name], label=name)
         epoch_axis(axis, title)
-        if frame is not weights:
+        if frame is accuracy:
             axis.yaxis.set_major_formatter(PERCENT)
     axes[0, 0].axhline(1, color="#999999", lw=0.8, ls=":")
     axes[1, 0].axhline(0, color="#999999", lw=0.8)
-    axes[1, 1].bar(classes, gap.iloc[-1][list(classes)], color=[colours[name] for name in classes])
+    axes[1, 1].bar(classes, gap.iloc[-1][classes], color=[colours[name] for name in classes])
     axes[1, 1].axhline(0, color="#333333", lw=0.8)
-    axes[1, 1].set_title("gap after the last epoch")
-    axes[1, 1].yaxis.set_major_formatter(PERCENT)
+    axes[1, 1].set_title(f"at the end: {loser} {gap.iloc[-1].min():+.0f} points".replace(" -", " −"))
     plt.setp(axes[1, 1].get_xticklabels(), rotation=25, ha="right", rotation_mode="anchor")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(classes))
     return figure

@@ -26,7 +26,7 @@ TITLES = {  # of metrics, with the direction that is better
     "average": "average ↑",
     "std": "std ↓",
     "cov": "COV ↓",
-    "range": "range ↓",
+    "range": "range (max − min) ↓",
     "decile_range": "decile range ↓",
     "worst": "worst 10 % ↑",
     "best": "best 10 % ↑",

@@ -37,7 +37,7 @@ RELEASED_CLIP = "the released clip"
 NO_RUNS = "no runs yet"
 POINT = 1.0  # of accuracy, in percent
 COST = 1.0  # points of average accuracy that "limited cost" may be; the paper's largest is 0.7 (ImageNet)
-LOW = {"std": "std", "cov": "100 · COV", "decile_range": "range"}  # what equity means: the lower, the better
+LOW = {"std": "std", "cov": "100 · COV", "decile_range": "decile range"}  # what equity means: the lower, the better
 SETTING = ["strength", "seed"]
 NO_VALUES = pd.Series(dtype=float)
 RIVALS = ("focal", "pw", "tce", "ggf")

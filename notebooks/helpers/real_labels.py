@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
+from clamkit.engine.store import Run, RunFolder
 from clamkit.errors import ClamkitError
-from clamkit.metrics import class_accuracy
+from clamkit.metrics import class_accuracy, fairness
+
+COMMITTED = Path(__file__).with_name("real_resnet50.csv")  # accuracy of each class of ImageNet by both kinds of labels
 
 
 def real_accuracy(
@@ -53,3 +59,73 @@ def _hits(pred, real_labels: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.nd
     right = np.zeros(pred.size, dtype=bool)
     right[image[label == pred[image]]] = True
     return right, count > 0
+
+
+def by_class(prediction, real: Sequence[Sequence[int]], label: np.ndarray, model: str) -> pd.DataFrame:
+    """Accuracy of each class by its original label and by ReaL labels: columns original, real and model."""
+    columns = {"original": class_accuracy(label, prediction, int(label.max()) + 1)}
+    return pd.DataFrame(columns | {"real": real_accuracy(prediction, real, label)}).assign(model=model).dropna()
+
+
+def spread(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """average, std, decile range and worst tenth of `by_class`, in percent, by model and kind of labels."""
+    rows = {(m, c): fairness(own[c]) for m, own in accuracy.groupby("model", sort=False) for c in ("original", "real")}
+    return 100 * pd.DataFrame(rows).T[["average", "std", "decile_range", "worst"]]
+
+
+def example() -> pd.DataFrame:
+    """Three networks on twenty classes in ten pairs that tend to stand in one picture, 50 images of each: `by_class`.
+
+    In pair k a share of the images, from 0 to 90 %, shows both things; 5 % of the lists are empty.
+    """
+    rng = np.random.default_rng(0)
+    label = np.repeat(np.arange(20), 50)
+    partner, elsewhere = label ^ 1, (label + 2) % 20
+    together = rng.random(1000) < np.linspace(0, 0.9, 10)[label // 2]
+    real = [[a, b] if two else [a] for a, b, two in zip(label, partner, together, strict=True)]
+    real = [[] if empty else labels for labels, empty in zip(real, rng.random(1000) < 0.05, strict=True)]
+    mistaken = rng.random(1000) < rng.permutation(np.linspace(0, 0.3, 20))[label]
+    other = together & (rng.random(1000) < 0.5)  # names the one that is not the label
+    luck = rng.random(1000) < 0.5
+    networks = {
+        "first": np.where(mistaken, elsewhere, np.where(other, partner, label)),
+        "guesses better": np.where(mistaken, elsewhere, np.where(other & luck, partner, label)),
+        "sees better": np.where(mistaken & luck, elsewhere, np.where(other, partner, label)),
+    }
+    return pd.concat([by_class(prediction, real, label, model) for model, prediction in networks.items()])
+
+
+def measured(folder: str | None = None) -> pd.DataFrame:
+    """`by_class` of the real networks whose predictions are in a folder; without one, of the committed ResNet-50.
+
+    folder: with real.json and resnet50_top1.csv.gz (of each validation image the label, and pred_… of each network)
+    """
+    if folder is None:
+        return pd.read_csv(COMMITTED)
+    lists, images = _lists(folder), pd.read_csv(Path(folder, "resnet50_top1.csv.gz"))
+    label, models = images["label"].to_numpy(), [column for column in images if column.startswith("pred_")]
+    names = {"pred_resnet50": "ResNet-50"}
+    return pd.concat([by_class(images[m], lists, label, names.get(m, m.removeprefix("pred_"))) for m in models])
+
+
+def of_runs(runs: Sequence[Run], folder: str | None, metrics: Sequence[str]) -> pd.DataFrame:
+    """method, strength, seed and metrics by ReaL labels of those runs that are on ImageNet and have their predictions.
+
+    A run tests its images class by class and within a class in file order, so that sorting the lists by label (stably)
+    puts them in the order of its predictions. Committed runs have none.
+    """
+    rows, own = [], [run for run in runs if run.config.dataset == "imagenet" and isinstance(run, RunFolder)]
+    if folder is not None and own:
+        lists, truth = _lists(folder), pd.read_csv(Path(folder, "resnet50_top1.csv.gz"))["label"].to_numpy()
+        order = np.argsort(truth, kind="stable")
+        for run in own:
+            if not np.array_equal(run.predictions["label"], truth[order]):
+                raise ClamkitError(f"{run} was not tested on the validation set of ImageNet: leave it out.")
+            accuracy = real_accuracy(run.predictions["prediction"], [lists[i] for i in order], truth[order])
+            where = {"method": run.config.method, "strength": run.config.strength, "seed": run.config.seed}
+            rows.append(where | fairness(accuracy).to_dict())
+    return pd.DataFrame(rows, columns=["method", "strength", "seed", *metrics])
+
+
+def _lists(folder: str) -> list[list[int]]:
+    return json.loads(Path(folder, "real.json").read_text())

@@ -1,8 +1,8 @@
 """Figures of runs that one notebook alone draws. Each returns a matplotlib Figure.
 
 05  price, tenths, profile, front (accuracy against equity: not in the paper)
-21  fairness_training (the paper's figure 3)
-23  worst_class_curves (its figures 6 to 10)
+21  fairness_training (the paper's figure 3, as differences to Normal)
+23  worst_class_curves (its figures 6 to 10, likewise), class_differences
 24  class_curves (what augmentation does to each class)
 25  over_tau (its table on the step size)
 27  weights_and_accuracies, weight_moves (its comparison with APStar)
@@ -30,6 +30,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from clamkit.engine.store import Run
@@ -49,38 +50,77 @@ from clamkit.plots import (
 from clamkit.plots.runs import STRENGTH_NAMES
 
 TITLE_CHARACTERS = 38  # of a panel half as wide as the text
+Against = Mapping[str, pd.DataFrame]  # method → `metrics.compare` to Normal, a row for each place along an axis
+SHOWN = ("clam", "clam_kl", "tce")  # methods drawn in full: the paper's, the better projection, the best rival
 
 
 @styled
-def fairness_training(history: pd.DataFrame) -> Figure:
-    """std and COV of the test accuracies over the epochs, averaged over runs: the paper's figure 3."""
-    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.4))
-    keys = ["method", "strength", "seed", "epoch"]
-    spread = history.groupby(keys, sort=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
-    spread["cov"] = spread["std"] / spread["mean"]
-    for axis, metric in zip(axes, ("std", "cov"), strict=True):
-        method_lines(spread, "epoch", metric, axis, errorbar=None, markevery=3)
-        epoch_axis(axis, TITLES[metric])
-    axes[0].yaxis.set_major_formatter(PERCENT)
-    method_legend(figure, spread["method"], ncols=5)
+def fairness_training(std: Against, cov: Against) -> Figure:
+    """Differences to Normal in std and COV of the test accuracies over the epochs (the paper's figure 3 shows levels).
+
+    The first epochs, where every method swings by tens of points, may lie outside: the last two thirds set the scale.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
+    for axis, tables, title in zip(axes, (std, cov), (TITLES["std"], f"100 · {TITLES['cov']}"), strict=True):
+        _curves(axis, tables)
+        epoch_axis(axis, title)
+        late = pd.concat([table[len(table) // 3 :] for table in tables.values()])
+        low, high = 100 * late["ci_low"].min(), 100 * late["ci_high"].max()
+        if high > low:  # neither where there is one seed, without intervals
+            axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    axes[0].set_ylabel("difference to Normal, points")
+    _curves_legend(figure, std)
     return figure
 
 
 @styled
-def worst_class_curves(classes: pd.DataFrame, most: int = 10) -> Figure:
-    """Accuracy of the x-th worst class under each method, averaged over runs (the paper's appendix on worst classes).
-
-    classes: columns method, strength, seed, class and test_accuracy.
-    """
-    figure, axis = plt.subplots(figsize=(6.4, 3.4))
-    ranked = classes.assign(
-        rank=classes.groupby(["method", "strength", "seed"])["test_accuracy"].rank(method="first").astype(int)
-    )
-    method_lines(ranked[ranked["rank"] <= most], "rank", "test_accuracy", axis, errorbar=None)
-    axis.set(xlabel="x-th worst class", ylabel="test accuracy", title="The worst classes of each method")
+def worst_class_curves(by_rank: Against) -> Figure:
+    """Accuracy of the x-th worst class minus that under Normal (the paper's appendix on worst classes shows levels)."""
+    figure, axis = plt.subplots(figsize=(6.4, 3.2))
+    _curves(axis, by_rank)
+    axis.set(xlabel="x-th worst class of each method", ylabel="difference to Normal, points")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.yaxis.set_major_formatter(PERCENT)
-    method_legend(figure, ranked["method"], "outside right center", ncols=1)
+    _curves_legend(figure, by_rank)
+    return figure
+
+
+def _curves(axis: Axes, tables: Against) -> None:
+    """Mean differences to Normal over seeds with 95 % intervals as bands; methods that are not SHOWN thin and grey."""
+    axis.axhline(0, color="#333333", lw=0.8)
+    for method, table in tables.items():
+        middle, low, high = (100 * table[column] for column in ("mean_difference", "ci_low", "ci_high"))
+        if method in SHOWN:
+            axis.plot(table.index, middle, color=COLOURS[method], marker=MARKERS[method], mec="none", zorder=3)
+            axis.fill_between(table.index, low, high, color=COLOURS[method], alpha=0.15, lw=0, zorder=2)
+        else:
+            axis.plot(table.index, middle, color="#b5b5b5", lw=0.8, zorder=1)
+
+
+def _curves_legend(figure: Figure, tables: Against) -> None:
+    shown = [method for method in tables if method in SHOWN]
+    looks = [{"color": COLOURS[m], "marker": MARKERS[m], "mec": "none", "label": label(m)} for m in shown]
+    if others := [label(method) for method in tables if method not in SHOWN]:
+        looks.append({"color": "#b5b5b5", "lw": 0.8, "label": " · ".join(others)})
+    figure.legend(handles=[Line2D([], [], **look) for look in looks], loc="outside upper center", ncols=4)
+
+
+@styled
+def class_differences(by_class: Against, class_names: Sequence[str]) -> Figure:
+    """Accuracy of each class minus that under Normal, with intervals over seeds; a panel for each method.
+
+    by_class: the rows are classes, from the top down. A class has its colour.
+    """
+    figure, axes = plt.subplots(1, len(by_class), figsize=(WIDTH, 3.0), sharex=True, sharey=True, squeeze=False)
+    for axis, (method, table) in zip(axes[0], by_class.items(), strict=True):
+        colours, y = class_colours(class_names, list(table.index)), range(len(table), 0, -1)
+        axis.axvline(0, color="#333333", lw=0.8)
+        for height, (name, row) in zip(y, table.iterrows(), strict=True):
+            low, high = 100 * row["ci_low"], 100 * row["ci_high"]
+            axis.plot([low, high], [height, height], color=colours[name], lw=2)
+            axis.plot(100 * row["mean_difference"], height, "o", color=colours[name], ms=5)
+        axis.set(title=label(method), yticks=list(y), yticklabels=table.index)
+        axis.tick_params(axis="y", length=0)
+    figure.supxlabel("difference to Normal, points (95 % intervals over seeds)", fontsize=9)
     return figure
 
 
@@ -248,15 +288,18 @@ def weights_and_accuracies(runs: Sequence[Run]) -> Figure:
     """The paper's comparison with APStar: weights and test accuracies of all classes over the epochs, side by side."""
     figure, axes = plt.subplots(2, len(runs), figsize=(WIDTH, 4.4), sharex=True, sharey="row", squeeze=False)
     for (above, below), run in zip(axes.T, runs, strict=True):
+        few = len(run.class_names) <= 10
+        colours = class_colours(run.class_names) if few else dict.fromkeys(run.class_names, "#999999")
         for axis, column in ((above, "weight"), (below, "test_accuracy")):
-            axis.plot(run.wide(column), lw=1.2)
+            for name, line in run.wide(column).items():
+                axis.plot(line, color=colours[name], lw=1.2 if few else 0.5, alpha=1 if few else 0.6)
         above.set_title(label(run.config.method))
         below.set_xlabel("epoch")
         below.xaxis.set_major_locator(MaxNLocator(integer=True))
         below.yaxis.set_major_formatter(PERCENT)
     axes[0, 0].set_ylabel("class weight (mean 1)")
     axes[1, 0].set_ylabel("test accuracy")
-    if len(runs[0].class_names) <= 10:
+    if few:
         figure.legend(axes[0, 0].lines, runs[0].class_names, loc="outside lower center", ncols=5)
     return figure
 
@@ -265,7 +308,7 @@ def weights_and_accuracies(runs: Sequence[Run]) -> Figure:
 def weight_moves(moves: pd.DataFrame) -> Figure:
     """How far the class weights move from one epoch to the next, a panel for each value of `panel`.
 
-    moves: columns panel, method, epoch and move (mean over classes of |Δw|, for weights with mean 1).
+    moves: columns panel, method, epoch and move (the part of all weight that changes class, as `metrics.late_move`).
     """
     panels = moves["panel"].unique()
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.8), sharey=True, squeeze=False)
@@ -279,7 +322,8 @@ def weight_moves(moves: pd.DataFrame) -> Figure:
             markevery=max(1, moves["epoch"].nunique() // 5),
         )
         epoch_axis(axis, str(panel))
-    axes[0, 0].set(yscale="log", ylabel="mean change of a class")
+    axes[0, 0].set(yscale="log", ylabel="weight that changes class")
+    axes[0, 0].yaxis.set_major_formatter(PERCENT)
     method_legend(figure, moves["method"])
     return figure
 

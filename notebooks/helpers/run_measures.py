@@ -1,22 +1,148 @@
 """Numbers that one notebook alone takes from runs, datasets and the paper.
 
 20  paper_table (what the paper prints, beside our own)
-22  settling_epoch (when the order of the class weights is found)
+21  spread_by_epoch, against_normal (also 23: differences to Normal, epoch by epoch or rank by rank)
+22  weight_orders, settling_epoch (when the order of the class weights is found)
+23  by_rank
+24  crop_changes (what the tightest crop does to each class)
+27  simulate, weight_moves, steadiness (do the weights come to rest?)
 28  shot_groups (iNaturalist: classes with many and with few images)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from clamkit.engine.store import Run
 from clamkit.errors import ClamkitError
 from clamkit.lab import paper, tables
 from clamkit.methods.specs import METHODS
+from clamkit.metrics import compare_groups, fairness_over_epochs, late_move, order_agreement, tail_size
 from clamkit.metrics.history import TIE_TOLERANCE, epochs_by_classes, levels
 
+SETTING = ["method", "strength", "seed"]
 SHOTS = (20, 100)  # a class has few training images below the first, many above the second
+
+
+def settings(runs: Sequence[Run]) -> pd.DataFrame:
+    """Method, strength and seed of each run."""
+    return pd.DataFrame([[getattr(run.config, name) for name in SETTING] for run in runs], columns=SETTING)
+
+
+def against_normal(frame: pd.DataFrame, x: str, y: str) -> dict[str, pd.DataFrame]:
+    """For each method `metrics.compare` with Normal: a row for each value of the column x, the effects those of y.
+
+    frame: columns method, strength, seed, x and y, one row for each of them. Methods that share no setting with Normal
+    are left out.
+    """
+    places, methods = list(frame[x].unique()), [method for method in frame["method"].unique() if method != "normal"]
+    if "normal" not in set(frame["method"]):
+        return {}
+    wide = frame.astype({y: float}).pivot_table(index=SETTING, columns=x, values=y).reset_index()
+    found = {method: compare_groups(wide, method, "normal", places) for method in methods}
+    return {method: table.set_axis(places).rename_axis(x) for method, table in found.items() if table["n"].max()}
+
+
+def spread_by_epoch(runs: Sequence[Run]) -> pd.DataFrame:
+    """std and COV of the test accuracies in each epoch of each run."""
+    parts = [
+        fairness_over_epochs(run.history)[["std", "cov"]].reset_index().assign(**dict(zip(SETTING, own, strict=True)))
+        for run, own in zip(runs, settings(runs).itertuples(index=False), strict=True)
+    ]
+    columns = [*SETTING, "epoch", "std", "cov"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def by_rank(classes: pd.DataFrame) -> pd.DataFrame:
+    """`tables.final_classes` with the rank of each class in its run, 1 the worst; in the order of the ranks."""
+    rank = classes.groupby(SETTING)["test_accuracy"].rank(method="first")
+    return classes.assign(rank=rank.astype(int)).sort_values("rank", kind="stable")
+
+
+def weight_orders(runs: Sequence[Run]) -> pd.DataFrame:
+    """Of each run: does the order of its weights reverse that of its accuracies, when was it found, is it at rest?"""
+    measured = [
+        (
+            order_agreement(run.wide("weight").iloc[-1], run.test_accuracy),
+            settling_epoch(run.history),
+            run.config.epochs,
+            100 * late_move(run.history),
+        )
+        for run in runs
+    ]
+    columns = ["correlation", "settled", "epochs", "late_move"]
+    return settings(runs).join(pd.DataFrame(measured, columns=columns, dtype=float))
+
+
+def crop_changes(classes: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy at the tightest crop minus that without one, in points, by method and seed (rows) and class (columns).
+
+    Empty where runs with a crop and without (bound 1.0) are not both there.
+    """
+    wide = classes.astype({"test_accuracy": float}).pivot_table(
+        index=["strength", "method", "seed"], columns="class_name", values="test_accuracy", sort=False
+    )
+    strengths = wide.index.unique("strength")
+    if 1.0 not in strengths or min(strengths) == 1.0:
+        return pd.DataFrame(columns=wide.columns, index=wide.index.droplevel("strength")[:0])
+    return 100 * (wide.loc[min(strengths)] - wide.loc[1.0]).dropna()
+
+
+def weight_moves(runs: Sequence[Run]) -> pd.DataFrame:
+    """The part of all weight that changes class from one epoch to the next: method, strength, seed, epoch and move."""
+    parts = []
+    for run, own in zip(runs, settings(runs).to_dict("records"), strict=True):
+        share = run.wide("weight").div(run.wide("weight").sum(axis=1), axis=0)
+        parts.append((share.diff().abs().sum(axis=1) / 2).iloc[1:].rename("move").reset_index().assign(**own))
+    columns = [*SETTING, "epoch", "move"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def steadiness(runs: Sequence[Run], normal: Sequence[Run] = ()) -> pd.DataFrame:
+    """The last quarter of each run: do weights and test accuracies rest, and how much weight have the hardest classes?
+
+    normal   runs of Normal, which say what is hard; without any, `hard` is nan
+
+    weights  `metrics.late_move`: the part of all weight that changes class from one epoch to the next
+    tests    mean change of a class's test accuracy from one epoch to the next
+    hard     share of all weight on the tenth of the classes with the lowest training accuracies under Normal, at the
+             same strength and on average over seeds
+    """
+    measured, hardest = [], {}
+    for strength in {run.config.strength for run in normal}:
+        own = [run.wide("train_accuracy").iloc[-1] for run in normal if run.config.strength == strength]
+        hardest[strength] = (sum(own) / len(own)).nsmallest(tail_size(len(own[0]))).index
+    for run in runs:
+        last = max(1, round((run.config.epochs - 1) / 4))
+        tests = run.wide("test_accuracy").diff().abs().mean(axis=1).tail(last).mean()
+        weight, hard = run.wide("weight").tail(last).mean(), hardest.get(run.config.strength)
+        share = np.nan if hard is None else weight[hard].sum() / weight.sum()
+        measured.append((late_move(run.history), tests, share))
+    return settings(runs).join(pd.DataFrame(measured, columns=["weights", "tests", "hard"], dtype=float))
+
+
+def simulate(method: str, classes: int, seed: int, epochs: int = 60) -> pd.DataFrame:
+    """A rule against a simulated network. Of each epoch: moves, the weight on the truly hardest tenth, the largest.
+
+    The accuracy of class i is a sigmoid of its ease ~ N(2, 0.8), half the logarithm of its weight, a warm-up, and noise
+    with a standard deviation of 0.15; its loss is −log accuracy.
+    """
+    from clamkit.methods.weighters import build_method
+
+    weighter, rng = build_method(method, None, classes), np.random.default_rng(seed)
+    ease, tail, rows = np.sort(rng.normal(2, 0.8, classes)), tail_size(classes), []
+    for epoch in range(1, epochs + 1):
+        w = weighter.weights.numpy().copy()
+        logit = ease + 0.5 * np.log(w) - 3 * np.exp(-epoch / 10) + rng.normal(0, 0.15, classes)
+        weighter.step(accuracy=1 / (1 + np.exp(-logit)), loss=np.log1p(np.exp(-logit)))
+        new = weighter.weights.numpy()
+        move = np.abs(new - w).sum() / 2 / classes  # total variation, as `metrics.late_move`
+        rows.append({"epoch": epoch, "move": move, "hard": new[:tail].sum() / classes, "top": new.max()})
+    return pd.DataFrame(rows).assign(method=method, panel=f"{classes:,} classes", classes=classes, seed=seed)
 
 
 def settling_epoch(history: pd.DataFrame, tolerance: float = TIE_TOLERANCE) -> int:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from clamkit.errors import ClamkitError
+from helpers import real_labels
 from helpers.real_labels import real_accuracy, real_top1
 
 SHARED = Path(os.environ.get("CLAMKIT_SHARED") or Path(__file__).resolve().parents[3] / "shared")
@@ -54,3 +55,31 @@ def test_a_real_resnet50_on_imagenet():
     assert 100 * np.average(per_class, weights=images) == pytest.approx(81.98, abs=0.005)
     with pytest.raises(ClamkitError, match="49999 ReaL label lists"):
         real_accuracy(frame["pred_resnet50"], real[:-1], frame["label"])
+
+
+def test_the_example_separates_guessing_from_seeing():
+    table = real_labels.spread(real_labels.example())
+    assert len(real_labels.example()) == 3 * 20
+    by_real = table.xs("real", level=1)
+    assert by_real.loc["first"].tolist() == pytest.approx(by_real.loc["guesses better"].tolist()), "sees no better"
+    assert table.loc[("guesses better", "original"), "std"] < table.loc[("sees better", "original"), "std"]
+    assert by_real.loc["sees better", "std"] < by_real.loc["first", "std"]
+
+
+def test_the_committed_network_is_that_of_the_predictions():
+    """50 images of each class, by both kinds of labels: recomputed from the predictions where they are at hand."""
+    committed = real_labels.measured()
+    assert len(committed) == 1000
+    assert (50 * committed["original"]).round(6).apply(float.is_integer).all(), "50 images of each class"
+    if not (IMAGENET_VAL / "real.json").is_file():
+        pytest.skip(f"the predictions are not in {IMAGENET_VAL}")
+    images = pd.read_csv(IMAGENET_VAL / "resnet50_top1.csv.gz")
+    lists = json.loads((IMAGENET_VAL / "real.json").read_text())
+    rows = zip(images["label"], images["pred_resnet50"], lists, strict=True)
+    right = [(label == found, found in own if own else None) for label, found, own in rows]
+    by_hand = pd.DataFrame(right, columns=["original", "real"], dtype=float).groupby(images["label"]).mean()
+    assert committed[["original", "real"]].to_numpy() == pytest.approx(by_hand.to_numpy(), abs=1e-6)
+
+
+def test_without_predictions_no_run_counts(memory_run):
+    assert real_labels.of_runs([memory_run([0.5, 0.6], dataset="imagenet")], None, ["std"]).empty

@@ -4,13 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import same_color
+from scipy import stats
 
 from clamkit import plots
 from clamkit.engine.store import as_frame
 from clamkit.lab import paper
-from clamkit.lab.tables import all_epochs, final_classes
+from clamkit.lab.tables import final_classes
 from helpers import paper_audit, run_figures
-from helpers.run_measures import shot_groups
+from helpers.run_measures import against_normal, by_rank, shot_groups, spread_by_epoch
 from tests.plots.shown import legend, lines, titles
 
 EARLY, LATE = [0.2, 0.5, 0.8], [0.4, 0.7, 0.8]
@@ -82,26 +83,56 @@ def test_front_is_a_path_over_the_floor_and_over_the_step(memory_run):
     assert legend(figure) == ["Normal", "CLAM"]
 
 
-def test_fairness_over_training(runs):
-    figure = run_figures.fairness_training(all_epochs(runs))
-    assert titles(figure) == ["std ↓", "COV ↓"]
+@pytest.fixture
+def seeds(memory_run):
+    """Normal, CLAM and GGF in three seeds; CLAM's first class gains 0.2, 0.21 and 0.22."""
+    made = [memory_run([EARLY, LATE], method=method, seed=seed) for seed in range(3) for method in ("normal", "ggf")]
+    for seed in range(3):
+        later = [LATE[0] + 0.2 + seed / 100, *LATE[1:]]
+        made.append(memory_run([EARLY, later], method="clam", seed=seed))
+    return made
+
+
+def test_fairness_over_training_as_differences_to_normal(seeds):
+    spread = spread_by_epoch(seeds)
+    figure = run_figures.fairness_training(*(against_normal(spread, "epoch", metric) for metric in ("std", "cov")))
+    assert titles(figure) == ["std ↓", "100 · COV ↓"]
     std, cov = figure.axes
-    spread = [np.std(EARLY, ddof=1), np.std(LATE, ddof=1)]
-    assert std.lines[0].get_xydata() == pytest.approx(np.array([[1, spread[0]], [2, spread[1]]]))
-    assert cov.lines[0].get_ydata() == pytest.approx([spread[0] / np.mean(EARLY), spread[1] / np.mean(LATE)])
-    assert same_color(std.lines[1].get_color(), plots.COLOURS["clam"])
-    assert legend(figure) == ["Normal", "CLAM"]
-
-
-def test_worst_classes_by_rank(runs):
-    figure = run_figures.worst_class_curves(final_classes(runs), most=2)
-    (axis,) = figure.axes
-    normal, clam = axis.lines
-    assert normal.get_xydata().tolist() == [[1, 0.4], [2, 0.7]]
-    assert clam.get_xydata().tolist() == [[1, 0.5], [2, 0.6]], "sorted: its worst is another class"
-    assert (axis.get_xlabel(), axis.get_ylabel()) == ("x-th worst class", "test accuracy")
-    nothing = run_figures.worst_class_curves(final_classes([]))
+    clam = next(line for line in std.lines if same_color(line.get_color(), plots.COLOURS["clam"]))
+    last = [np.std([LATE[0] + 0.2 + seed / 100, *LATE[1:]], ddof=1) - np.std(LATE, ddof=1) for seed in range(3)]
+    assert clam.get_xydata() == pytest.approx(np.array([[1, 0], [2, 100 * np.mean(last)]]))
+    (band,) = std.collections
+    ends = stats.t.interval(0.95, 2, np.mean(last), np.std(last, ddof=1) / 3**0.5)
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert all(np.isclose(heights, 100 * end).any() for end in ends), "a band over the seeds"
+    assert (std.get_ylabel(), cov.get_xlabel()) == ("difference to Normal, points", "epoch")
+    assert legend(figure) == ["CLAM", "GGF"], "others are thin and share a name"
+    nothing = run_figures.fairness_training({}, {})
     assert [text.get_text() for text in nothing.texts] == ["no finished runs to draw yet"]
+
+
+def test_worst_classes_by_rank_as_differences_to_normal(seeds):
+    figure = run_figures.worst_class_curves(against_normal(by_rank(final_classes(seeds)), "rank", "test_accuracy"))
+    (axis,) = figure.axes
+    clam = next(line for line in axis.lines if same_color(line.get_color(), plots.COLOURS["clam"]))
+    worst_of_clam = [sorted([LATE[0] + 0.2 + seed / 100, *LATE[1:]]) for seed in range(3)]
+    expected = 100 * (np.mean(worst_of_clam, axis=0) - np.sort(LATE))
+    assert clam.get_xydata() == pytest.approx(np.column_stack([[1, 2, 3], expected]))
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("x-th worst class of each method", "difference to Normal, points")
+    nothing = run_figures.worst_class_curves(against_normal(by_rank(final_classes([])), "rank", "test_accuracy"))
+    assert [text.get_text() for text in nothing.texts] == ["no finished runs to draw yet"]
+
+
+def test_who_gains_and_who_pays_by_name(seeds):
+    by_class = against_normal(final_classes(seeds), "class_name", "test_accuracy")
+    names = seeds[0].class_names
+    figure = run_figures.class_differences({"clam": by_class["clam"]}, names)
+    (axis,) = figure.axes
+    assert titles(figure) == ["CLAM"]
+    assert [text.get_text() for text in axis.get_yticklabels()] == names
+    dots = [line for line in axis.lines if line.get_marker() == "o"]
+    assert [line.get_xdata()[0] for line in dots] == pytest.approx([21, 0, 0], abs=1e-9)
+    assert [line.get_color() for line in dots] == list(plots.class_colours(names).values())
 
 
 def test_over_tau(memory_run):
@@ -127,8 +158,34 @@ def test_weights_and_accuracies_side_by_side(runs, memory_run):
     assert legend(figure) == ["class 0", "class 1", "class 2"]
     colours = plots.class_colours(runs[0].class_names)
     assert [line.get_color() for line in clam_weights.lines] == list(colours.values())
-    many = memory_run(np.full((2, 20), 0.5), method="clam")
-    assert not run_figures.weights_and_accuracies([many]).legends, "twenty names help nobody"
+    many = run_figures.weights_and_accuracies([memory_run(np.full((2, 20), 0.5), method="clam")])
+    assert not many.legends, "twenty names help nobody"
+    assert len({line.get_color() for line in many.axes[0].lines}) == 1, "nor do ten colours that come twice"
+
+
+def test_a_class_has_one_colour_in_every_figure(runs, seeds):
+    """Also where the style's own cycle of colours is another one, and in the picture of a running training."""
+    fixed = plots.class_colours(runs[0].class_names)
+    tables = against_normal(final_classes(seeds), "class_name", "test_accuracy")
+    figures = [
+        run_figures.weights_and_accuracies(runs),
+        run_figures.class_curves(final_classes(runs), ["normal", "clam"]),
+        plots.weight_evolution(runs[1], runs[0]),
+        plots.training_curves(runs[1]),
+    ]
+    for figure in figures:
+        drawn = dict(zip(legend(figure), figure.legends[0].get_lines(), strict=True))
+        assert {name: line.get_color() for name, line in drawn.items()} == {name: fixed[name] for name in drawn}
+    by_name = run_figures.class_differences(tables, runs[0].class_names)
+    dots = [line for line in by_name.axes[0].lines if line.get_marker() == "o"]
+    assert [line.get_color() for line in dots] == list(fixed.values())
+
+
+def test_the_colours_do_not_come_from_the_cycle(runs, monkeypatch):
+    swapped = {name: f"#00000{i}" for i, name in enumerate(runs[0].class_names)}
+    monkeypatch.setattr(run_figures, "class_colours", lambda *_: swapped)
+    weights = run_figures.weights_and_accuracies(runs).axes[0]
+    assert [line.get_color() for line in weights.lines] == list(swapped.values())
 
 
 def test_moves_of_the_weights():

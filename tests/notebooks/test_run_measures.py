@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from clamkit.errors import ClamkitError
-from helpers.run_measures import paper_table, settling_epoch, shot_groups
+from clamkit.lab.tables import final_classes
+from helpers.run_measures import (
+    by_rank,
+    crop_changes,
+    paper_table,
+    settling_epoch,
+    shot_groups,
+    simulate,
+    steadiness,
+    weight_moves,
+    weight_orders,
+)
 
 SHARED = Path(os.environ.get("CLAMKIT_SHARED") or Path(__file__).resolve().parents[3] / "shared")
 INAT_SIZES = SHARED / "data" / "inat18" / "img_num_per_cls.txt"
@@ -97,3 +108,44 @@ def test_the_papers_table_has_the_shape_of_ours():
     assert printed.loc["CLAM", "std %"] == 5.44
     assert printed.loc["Normal", "decile range %"] == 18.3
     assert list(printed.index) == ["Normal", "Focal", "PW", "TCE", "GGF", "CLAM"]
+
+
+# measures of runs
+
+
+def test_ranks_and_changes_by_the_crop(memory_run):
+    made = [memory_run(values, method="clam", crop_lower_bound=bound, seed=seed)
+            for bound, values in ((1.0, [0.9, 0.5, 0.7]), (0.3, [0.6, 0.55, 0.7]))
+            for seed in (0, 1)]  # fmt: skip
+    classes = final_classes(made)
+    ranked = by_rank(classes).sort_values(["strength", "seed", "class"])
+    assert ranked["rank"].tolist() == [2, 1, 3] * 2 + [3, 1, 2] * 2
+    change = crop_changes(classes)
+    assert change.loc["clam"].to_numpy() == pytest.approx(np.array([[-30, 5, 0]] * 2))
+    assert crop_changes(classes[classes["strength"] == 1]).empty
+    assert crop_changes(final_classes([])).empty
+
+
+def test_how_weights_end(memory_run):
+    weights = [[1, 1, 1], [1.6, 0.8, 0.6], [1.5, 0.9, 0.6], [1.5, 0.9, 0.6], [1.2, 1.2, 0.6]]
+    run = memory_run([[0.4, 0.6, 0.8]] * 4 + [[0.5, 0.6, 0.8]], weights, method="clam", epochs=5)
+    normal = memory_run([[0.4, 0.6, 0.8]] * 5, method="normal", epochs=5)
+    (orders,) = weight_orders([run]).to_dict("records")
+    assert orders["settled"] == 5, "the first two are tied in the last epoch"
+    assert orders["late_move"] == pytest.approx(10), "0.3 of 3 in the one move of the last quarter"
+    assert weight_moves([run])["move"].tolist() == pytest.approx([0.2, 0.1 / 3, 0, 0.1])
+    (steady,) = steadiness([run], [normal]).to_dict("records")
+    assert steady["weights"] == pytest.approx(0.1)
+    assert steady["tests"] == pytest.approx(0.1 / 3)
+    assert steady["hard"] == pytest.approx(1.2 / 3), "class 0 is the hardest under Normal"
+    assert np.isnan(steadiness([run])["hard"]).all()
+    assert steadiness([]).empty
+    assert weight_moves([]).empty
+
+
+def test_a_simulated_rule_moves_weight_between_classes():
+    normal, clam = (simulate(method, 10, 0, epochs=3) for method in ("normal", "clam"))
+    assert (normal["move"] == 0).all()
+    assert normal["hard"].tolist() == pytest.approx([0.1] * 3)
+    assert (clam["move"] > 0).all()
+    assert clam["hard"].iloc[-1] > 0.1, "the hardest class gains weight"

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 from matplotlib.colors import same_color
 
-from clamkit import compare, plots
+from clamkit import RunConfig, compare, plots
 from clamkit.engine.store import as_frame
 from clamkit.errors import ClamkitError
+from clamkit.lab import results
 from tests.plots.shown import legend, lines, titles
 
 NORMAL = [[0.2, 0.5, 0.8, 0.9, 0.9, 0.95], [0.3, 0.6, 0.8, 0.91, 0.92, 0.95]]
@@ -26,7 +27,7 @@ def runs(memory_run):
 def test_fairness_over_strength(runs, memory_run):
     weaker = [memory_run(np.array(CLAM) + 0.02, method=run.config.method, crop_lower_bound=1.0) for run in runs]
     figure = plots.fairness_over_strength(as_frame([*runs, *weaker]))
-    assert titles(figure) == ["average ↑", "std ↓", "range ↓", "worst 10 % ↑"]
+    assert titles(figure) == ["average ↑", "std ↓", "range (max − min) ↓", "worst 10 % ↑"]
     assert [len(axis.lines) for axis in figure.axes] == [3] * 4, "a line for each method"
     for axis, metric in zip(figure.axes, ("average", "std", "range", "worst"), strict=True):
         for line, run, weak in zip(axis.lines, runs, weaker, strict=True):
@@ -58,17 +59,23 @@ def test_weight_evolution(runs):
     normal, clam, _ = runs
     figure = plots.weight_evolution(clam, normal)
     chosen = ["class 0", "class 1", "class 2", "class 4", "class 5", "class 3"]  # three worst, two best, biggest loser
-    panels = ["CLAM: class weights (mean 1)", "test accuracy", "gap to Normal", "gap after the last epoch"]
+    panels = [
+        "CLAM: class weights (mean 1)",
+        "test accuracy",
+        "gap to Normal, points",
+        "at the end: class 3 −30 points",
+    ]
     assert titles(figure) == panels
     assert legend(figure) == chosen
     weights, accuracy, gap, bars = figure.axes
-    for axis, values in ((weights, WEIGHTS), (accuracy, CLAM), (gap, np.subtract(CLAM, NORMAL))):
+    for axis, values in ((weights, WEIGHTS), (accuracy, CLAM), (gap, 100 * np.subtract(CLAM, NORMAL))):
         assert lines(axis) == {name: pytest.approx(list(np.array(values)[:, int(name[-1])])) for name in chosen}
     final = [bar.get_height() for bar in bars.patches]
-    assert final == pytest.approx([np.subtract(CLAM, NORMAL)[-1, int(name[-1])] for name in chosen])
+    assert final == pytest.approx([100 * np.subtract(CLAM, NORMAL)[-1, int(name[-1])] for name in chosen])
     colours = {line.get_label(): line.get_color() for line in weights.lines}
     assert all(same_color(bar.get_facecolor(), colours[name]) for bar, name in zip(bars.patches, chosen, strict=True))
-    assert legend(plots.weight_evolution(clam, normal, classes=["class 4", "class 2"])) == ["class 4", "class 2"]
+    asked = plots.weight_evolution(clam, normal, classes=["class 4", "class 2"])
+    assert legend(asked) == ["class 4", "class 2", "class 3"], "who loses most cannot be left out"
 
 
 def test_the_biggest_loser_is_always_drawn(memory_run):
@@ -77,6 +84,21 @@ def test_the_biggest_loser_is_always_drawn(memory_run):
     fallen[7] = 0.4
     figure = plots.weight_evolution(memory_run(fallen, method="clam"), normal)
     assert legend(figure) == ["class 0", "class 1", "class 2", "class 10", "class 11", "class 7"]
+
+
+@pytest.mark.parametrize("method", ["clam", "clam_kl"])
+def test_who_pays_for_the_shirts_in_the_committed_runs(method):
+    """T-shirts lose 22 and 15 points; they are neither among the worst nor among the best under Normal."""
+    first = [RunConfig(method=name, crop_lower_bound=0.3, dataset="fashion_mnist_mini") for name in (method, "normal")]
+    run, normal = (results.find(config) for config in first)
+    loss = {name: run.test_accuracy[name] - normal.test_accuracy[name] for name in run.class_names}
+    loser = min(loss, key=loss.get)
+    assert loser == "T-shirt/top"
+    figure = plots.weight_evolution(run, normal)
+    assert loser in legend(figure)
+    assert all(loser in lines(axis) for axis in figure.axes[:3])
+    assert titles(figure)[-1] == f"at the end: {loser} −{-100 * loss[loser]:.0f} points"
+    assert lines(figure.axes[2])[loser][-1] == pytest.approx(100 * loss[loser], abs=1e-3)
 
 
 def test_runs_of_different_data_are_not_compared(runs):
