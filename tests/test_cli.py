@@ -120,7 +120,7 @@ def test_what_the_demo_presents(memory_run, tmp_path):
         for bound in (0.5, 1)
         for method, values in accuracy.items()
     ]
-    assert [path.stem for path in demo.save_figures(runs)] == ["demo_fairness", "demo_classes", "demo_weights"]
+    assert [path.stem for path in demo.save_figures(runs)] == ["demo_classes", "demo_fairness", "demo_weights"]
     for path in (tmp_path / "figures").iterdir():
         assert path.stat().st_size > 1000
     table = demo.comparison_table(runs)

@@ -9,16 +9,16 @@ from rich.table import Table
 
 from clamkit import plots
 from clamkit.engine.store import Run, as_frame
-from clamkit.lab.tables import all_epochs, comparison
+from clamkit.lab.tables import all_epochs, comparison, final_classes
 
 
 def save_figures(runs: Sequence[Run]) -> list[Path]:
-    """Fairness over the strength of augmentation; classes and weights at its strongest. Where they were written."""
+    """Classes and fairness over the strength of augmentation; weights at its strongest. Where they were written."""
     frame = as_frame(runs)
     strongest = {run.config.method: run for run in runs if run.config.strength == frame["strength"].min()}
     figures = {
+        "demo_classes": plots.class_curves(final_classes(runs), list(strongest)),
         "demo_fairness": plots.fairness_over_strength(frame),
-        "demo_classes": plots.class_accuracies(list(strongest.values())),
         "demo_weights": plots.weight_evolution(strongest["clam_kl"], strongest["normal"]),
     }
     return [plots.save(figure, name) for name, figure in figures.items()]

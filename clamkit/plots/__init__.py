@@ -8,6 +8,7 @@ plots.save(plots.training_curves(run), "curves")
 from clamkit.plots.images import augmented_images, sample_images
 from clamkit.plots.runs import (
     class_accuracies,
+    class_curves,
     differences,
     fairness_over_strength,
     live_view,
@@ -33,6 +34,6 @@ from clamkit.plots.style import (
 
 __all__ = [
     "COLOURS", "MARKERS", "PERCENT", "STYLE", "TITLES", "WIDTH", "augmented_images", "class_accuracies",
-    "class_colours", "differences", "epoch_axis", "fairness_over_strength", "label", "live_view", "method_legend",
-    "method_lines", "png", "sample_images", "save", "styled", "training_curves", "weight_evolution",
+    "class_colours", "class_curves", "differences", "epoch_axis", "fairness_over_strength", "label", "live_view",
+    "method_legend", "method_lines", "png", "sample_images", "save", "styled", "training_curves", "weight_evolution",
 ]  # fmt: skip

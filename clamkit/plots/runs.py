@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -51,6 +52,30 @@ def fairness_over_strength(frame: pd.DataFrame) -> Figure:
     if kind == "crop":
         axes[0, 0].invert_xaxis()  # stronger augmentation to the right
     method_legend(figure, frame["method"])
+    return figure
+
+
+@styled
+def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: str = "crop") -> Figure:
+    """Accuracy of every class against the strength of augmentation, a panel for each method.
+
+    classes: columns method, strength, seed, class_name and test_accuracy, as `lab.tables.final_classes` gives them.
+    """
+    figure, axes = plt.subplots(1, len(methods), figsize=(WIDTH, 3.6), sharey=True, squeeze=False)
+    names = list(classes["class_name"].unique())
+    colours, markers = class_colours(names), dict(zip(names, cycle("o^vPX<>psD"), strict=False))
+    for axis, method in zip(axes[0], methods, strict=True):
+        table = classes[classes["method"] == method].pivot_table(
+            index="strength", columns="class_name", values="test_accuracy", sort=False
+        )
+        for name in names:
+            axis.plot(table[name].sort_index(), color=colours[name], marker=markers[name], mec="none", label=name)
+        axis.set(title=label(method), xlabel=STRENGTH_NAMES[augmentation])
+        axis.yaxis.set_major_formatter(PERCENT)
+        if augmentation == "crop":
+            axis.invert_xaxis()
+    axes[0, 0].set_ylabel("test accuracy")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
     return figure
 
 

@@ -3,7 +3,6 @@
 05  price, tenths, profile, front (accuracy against equity: not in the paper)
 21  fairness_training (the paper's figure 3, as differences to Normal)
 23  worst_class_curves (its figures 6 to 10, likewise), class_differences
-24  class_curves (what augmentation does to each class)
 25  over_tau (its table on the step size)
 27  weights_and_accuracies, weight_moves (its comparison with APStar)
 28  shot_groups (iNaturalist)
@@ -23,7 +22,6 @@ Its tables as figures: fairness_over_strength and differences of clamkit.plots (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from textwrap import fill
 
 import matplotlib.pyplot as plt
@@ -47,7 +45,6 @@ from clamkit.plots import (
     method_lines,
     styled,
 )
-from clamkit.plots.runs import STRENGTH_NAMES
 
 TITLE_CHARACTERS = 38  # of a panel half as wide as the text
 Against = Mapping[str, pd.DataFrame]  # method → `metrics.compare` to Normal, a row for each place along an axis
@@ -121,30 +118,6 @@ def class_differences(by_class: Against, class_names: Sequence[str]) -> Figure:
         axis.set(title=label(method), yticks=list(y), yticklabels=table.index)
         axis.tick_params(axis="y", length=0)
     figure.supxlabel("difference to Normal, points (95 % intervals over seeds)", fontsize=9)
-    return figure
-
-
-@styled
-def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: str = "crop") -> Figure:
-    """Accuracy of every class against the strength of augmentation, a panel for each method.
-
-    classes: columns method, strength, seed, class_name and test_accuracy, as `lab.tables.final_classes` gives them.
-    """
-    figure, axes = plt.subplots(1, len(methods), figsize=(WIDTH, 3.6), sharey=True, squeeze=False)
-    names = list(classes["class_name"].unique())
-    colours, markers = class_colours(names), dict(zip(names, cycle("o^vPX<>psD"), strict=False))
-    for axis, method in zip(axes[0], methods, strict=True):
-        table = classes[classes["method"] == method].pivot_table(
-            index="strength", columns="class_name", values="test_accuracy", sort=False
-        )
-        for name in names:
-            axis.plot(table[name].sort_index(), color=colours[name], marker=markers[name], mec="none", label=name)
-        axis.set(title=label(method), xlabel=STRENGTH_NAMES[augmentation])
-        axis.yaxis.set_major_formatter(PERCENT)
-        if augmentation == "crop":
-            axis.invert_xaxis()
-    axes[0, 0].set_ylabel("test accuracy")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
     return figure
 
 

@@ -26,14 +26,14 @@ def runs(memory_run):
 
 def test_class_curves(runs, memory_run):
     weaker = [memory_run([0.6, 0.65, 0.8], method=run.config.method, crop_lower_bound=1.0) for run in runs]
-    figure = run_figures.class_curves(final_classes([*runs, *weaker]), ["normal", "clam"])
+    figure = plots.class_curves(final_classes([*runs, *weaker]), ["normal", "clam"])
     assert titles(figure) == ["Normal", "CLAM"]
     assert legend(figure) == [f"class {i}" for i in range(3)]
     normal = figure.axes[0]
     assert normal.lines[0].get_xydata().tolist() == [[0.3, 0.4], [1.0, 0.6]], "class 0: tight crop, no crop"
     assert (normal.get_xlabel(), normal.get_ylabel()) == ("crop lower bound", "test accuracy")
     assert normal.xaxis_inverted()
-    nothing = run_figures.class_curves(final_classes([]), [])
+    nothing = plots.class_curves(final_classes([]), [])
     assert [text.get_text() for text in nothing.texts] == ["no finished runs to draw yet"]
 
 
@@ -169,7 +169,7 @@ def test_a_class_has_one_colour_in_every_figure(runs, seeds):
     tables = against_normal(final_classes(seeds), "class_name", "test_accuracy")
     figures = [
         run_figures.weights_and_accuracies(runs),
-        run_figures.class_curves(final_classes(runs), ["normal", "clam"]),
+        plots.class_curves(final_classes(runs), ["normal", "clam"]),
         plots.weight_evolution(runs[1], runs[0]),
         plots.training_curves(runs[1]),
     ]
