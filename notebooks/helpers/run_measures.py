@@ -113,7 +113,7 @@ def steadiness(runs: Sequence[Run], normal: Sequence[Run] = ()) -> pd.DataFrame:
              same strength and on average over seeds
     """
     measured, hardest = [], {}
-    for strength in {run.config.strength for run in normal}:
+    for strength in sorted({run.config.strength for run in normal}):
         own = [run.wide("train_accuracy").iloc[-1] for run in normal if run.config.strength == strength]
         hardest[strength] = (sum(own) / len(own)).nsmallest(tail_size(len(own[0]))).index
     for run in runs:
