@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from clamkit import __version__, paths
+from clamkit.apps.commands import fix_command
 from clamkit.apps.data import data_app
 from clamkit.engine import recipes
 from clamkit.engine.config import RunConfig
@@ -39,6 +40,7 @@ app = typer.Typer(
     epilog="Add --debug to any command to see the traceback of an error.",
 )
 app.add_typer(data_app, name="data")
+app.command("fix")(fix_command)
 
 LISTED_RUNS = 100  # that `status` lists one by one; more are counted
 RecipeOption = Annotated[

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from clamkit import paths
+from clamkit.apps.predictions import Source, read
+from clamkit.apps.words import changes, percent, points, share, some
 from clamkit.errors import ClamkitError
 from clamkit.metrics import class_changes, fairness, sampling_std, tail_size, wilson
 
-Source = Path | str | pd.DataFrame
 CONFIDENCE = 0.95
 TESTS = {
     True: "McNemar's exact test on the images that one model got right and the other wrong",
@@ -49,60 +48,7 @@ class Diagnosis:
         return self.classes.sort_values("accuracy", kind="stable")
 
 
-# --------------------------------------------------------------------------------------------------------- reading
-
-
-def read(source: Source) -> pd.DataFrame:
-    """label, prediction and, where it is there, id, as text; anything that is no such table is told in a sentence."""
-    if isinstance(source, pd.DataFrame):
-        name, frame = "the table", source
-    else:
-        path = Path(source)
-        name, frame = path.name, _open(path)
-    frame = frame.set_axis([str(column).strip().lower() for column in frame], axis=1)
-    others = [column for column in frame.columns if column.startswith("pred")]
-    if "prediction" not in frame and len(others) == 1:
-        frame = frame.rename(columns={others[0]: "prediction"})
-    absent = [column for column in ("label", "prediction") if column not in frame]
-    if absent:
-        raise ClamkitError(
-            f"{name} has no column {' and no column '.join(absent)}: it needs label and prediction, separated by a "
-            f"comma, and has {', '.join(frame.columns) or 'none'}."
-        )
-    for column in ("label", "prediction", "id"):
-        if list(frame.columns).count(column) > 1:
-            raise ClamkitError(f"{name} has more than one column {column} (capitals do not count): keep one.")
-    if frame.empty:
-        raise ClamkitError(f"{name} has a header and no rows: it needs one for each image.")
-    frame = frame[["label", "prediction", *(["id"] if "id" in frame else [])]].reset_index(drop=True)
-    return frame.apply(lambda column: _text(column, name))
-
-
-def _open(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise ClamkitError(f"there is no file {paths.shown(path)}: give a CSV file with the columns label, prediction.")
-    try:
-        if path.suffix == ".parquet":
-            return pd.read_parquet(path)
-        return pd.read_csv(path, dtype=str, keep_default_na=False)
-    except pd.errors.EmptyDataError:
-        raise ClamkitError(f"{path.name} is empty: it needs the columns label and prediction.") from None
-    except Exception as error:
-        raise ClamkitError(f"{path.name} cannot be read as a table ({error}).") from error
-
-
-def _text(column: pd.Series, name: str) -> pd.Series:
-    """Names without blanks around them, é always one character (NFC); whole numbers that were written as 3.0 are 3."""
-    bad = column.isna()
-    text = column.astype(str).str.strip().str.normalize("NFC")
-    bad |= text.str.lower().isin(["", "nan"])
-    if bad.any():
-        first = bad.to_numpy().argmax() + 2  # the header is line 1
-        raise ClamkitError(
-            f"{name} has no {column.name} in {bad.sum()} of {len(bad)} rows (first: line {first}): fill them in or "
-            "leave the rows out."
-        )
-    return text.str.replace(r"\.0+$", "", regex=True) if text.str.fullmatch(r"-?\d+(\.0+)?").all() else text
+# --------------------------------------------------------------------------------------------------------- pairing
 
 
 def _pair(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, bool, str]:
@@ -111,7 +57,7 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, bool
     if any(only):
         which, names = ("first", only[0]) if only[0] else ("second", only[1])
         raise ClamkitError(
-            f"the two files have different classes: {len(names)} only in the {which} ({_some(names)}). "
+            f"the two files have different classes: {len(names)} only in the {which} ({some(names)}). "
             "Both must come from the same test set."
         )
     if "id" in before and "id" in after:
@@ -122,7 +68,7 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, bool
         if set(before["id"]) != set(after["id"]):
             alone = sorted(set(before["id"]) ^ set(after["id"]))
             raise ClamkitError(
-                f"{len(alone)} ids are in one file only ({_some(alone)}): give predictions for the same images, or "
+                f"{len(alone)} ids are in one file only ({some(alone)}): give predictions for the same images, or "
                 "leave the id columns out to compare the files as independent samples."
             )
         after = after.set_index("id").loc[before["id"]].reset_index()
@@ -137,10 +83,6 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, bool
     return after, True, "The label columns agree row by row, so the rows are taken to be the same images."
 
 
-def _some(names: list[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
-
-
 # ------------------------------------------------------------------------------------------------------- diagnosing
 
 
@@ -149,13 +91,13 @@ def diagnose(predictions: Source, augmented: Source | None = None) -> Diagnosis:
 
     predictions, augmented: files (CSV, also compressed, or Parquet) or data frames; see `read`.
     """
-    tables = [read(predictions)]
+    tables = [read(predictions).table]
     notes, paired = [], None
     names = sorted(tables[0]["label"].unique(), key=_order)
     if len(names) < 2:
         raise ClamkitError(f"all labels are {names[0]!r}: comparing classes needs at least two.")
     if augmented is not None:
-        after, paired, why = _pair(tables[0], read(augmented))
+        after, paired, why = _pair(tables[0], read(augmented).table)
         tables.append(after)
         notes.append(f"{why} Changes are tested with {TESTS[paired]}.")
     for i, table in enumerate(tables):
@@ -190,13 +132,13 @@ def _remarks(table: pd.DataFrame, names: list[str], of: str) -> list[str]:
     """What a reader must know about a table: images that are in it twice, predictions that no label has."""
     remarks = []
     if "id" in table and (again := table["id"].duplicated()).any():
-        which = _some(list(table.loc[again, "id"].unique()))
+        which = some(list(table.loc[again, "id"].unique()))
         remarks.append(f"Some ids{of} come more than once ({which}): each row is counted as an image of its own.")
     outside = ~table["prediction"].isin(names)
-    which = _some(sorted(table.loc[outside, "prediction"].unique()))
+    which = some(sorted(table.loc[outside, "prediction"].unique()))
     if outside.all():
         raise ClamkitError(
-            f"no prediction{of} is among the labels: labels are like {_some(names, 3)}, predictions like "
+            f"no prediction{of} is among the labels: labels are like {some(names, 3)}, predictions like "
             f"{which}. Both columns must use the same names."
         )
     if outside.any():
@@ -227,25 +169,6 @@ def _confused(tables: list[pd.DataFrame]) -> pd.DataFrame:
 # ------------------------------------------------------------------------------------------------------ in words
 
 
-def percent(value: float, digits: int = 1) -> str:
-    return f"{100 * value:.{digits}f} %".replace("-", "−")
-
-
-def share(value: float) -> str:
-    """Whole percent, but what is there is never called 0 %."""
-    return "none" if value == 0 else "below 1 %" if value < 0.01 else percent(value, 0)
-
-
-def points(value: float) -> str:
-    """A difference in percentage points; no sign at zero."""
-    text = f"{100 * value:+.1f}"
-    return "0.0" if float(text) == 0 else text.replace("-", "−")
-
-
-def p_value(p: float) -> str:
-    return f"{p:.2g}" if p >= 1e-4 else "< 0.0001"
-
-
 def sentences(result: Diagnosis) -> list[str]:
     """The diagnosis in a few lines."""
     worst, metrics = result.worst(), result.fairness["accuracy"]
@@ -264,13 +187,13 @@ def sentences(result: Diagnosis) -> list[str]:
         now = {
             metric: f"{percent(after[metric])} ({points(after[metric] - metrics[metric])})" for metric in metrics.index
         }
-        hurt, helped = result.named("hurt"), result.named("helped")
+        hurt, helped = (result.named(verdict)["change"].to_dict() for verdict in ("hurt", "helped"))
         strict = (result.classes["p_holm"] <= 1 - CONFIDENCE).sum()
         passed = f"; {strict} of these {len(hurt) + len(helped)} pass Holm's stricter correction too"
         lines += [
             f"With augmentation (in brackets the change in points): average {now['average']}, worst 10 % "
             f"{now['worst']}, std {now['std']}.",
-            f"It hurt {_listed(hurt)} and helped {_listed(helped)} (significant at a false discovery rate of 5 %"
+            f"It hurt {changes(hurt)} and helped {changes(helped)} (significant at a false discovery rate of 5 %"
             f"{passed if len(hurt) + len(helped) else ''}).",
         ]
     if len(result.pairs):
@@ -284,11 +207,3 @@ def sentences(result: Diagnosis) -> list[str]:
             when, found = f" {more} augmentation", f"{found}; {less}: {share(shares[less])}"
         lines.append(f"Confused most{when}: {pair['label']} taken for {pair['prediction']}, {found}.")
     return lines
-
-
-def _listed(classes: pd.DataFrame, most: int = 3) -> str:
-    if classes.empty:
-        return "no class"
-    names = [f"{name} {points(change)}" for name, change in classes["change"].head(most).items()]
-    more = f", and {len(classes) - most} more" if len(classes) > most else ""
-    return f"{len(classes)} class{'es' if len(classes) > 1 else ''} ({', '.join(names)}{more})"

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from clamkit import paths
-from clamkit.apps.diagnose import TESTS, Diagnosis, diagnose, p_value, percent, points, sentences, share
+from clamkit.apps.diagnose import TESTS, Diagnosis, diagnose, sentences
+from clamkit.apps.words import p_value, percent, points, share
 from clamkit.errors import ClamkitError
 from clamkit.metrics import tail_size
 from clamkit.plots.style import PERCENT, png, styled

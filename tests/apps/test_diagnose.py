@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from scipy.stats import fisher_exact
 
-from clamkit.apps.diagnose import diagnose, sentences, share
+from clamkit.apps.diagnose import diagnose, sentences
 from clamkit.apps.diagnose_page import report
+from clamkit.apps.words import share
 from clamkit.errors import ClamkitError
 
 from .tables import table
