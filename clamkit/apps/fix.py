@@ -17,7 +17,7 @@ from clamkit.apps.words import changes, percent, points, some
 from clamkit.errors import ClamkitError, unknown
 from clamkit.files import atomic
 from clamkit.methods.posthoc import Biases, fit_biases
-from clamkit.metrics import METRICS, class_accuracy, fairness
+from clamkit.metrics import HIGHER_IS_BETTER, METRICS, class_accuracy, fairness
 from clamkit.plots import style
 
 MAX_COST = 0.005  # of average accuracy, where neither a cost nor a target is given
@@ -172,8 +172,8 @@ def sentences(found: Fix) -> list[str]:
     lines.append(biases.choice)
     if not found.useful:
         lines.append(
-            "But images that they were not fitted on do not confirm it: nothing is shown to be gained, so no biases are "
-            "written."
+            "But images that they were not fitted on do not confirm it: nothing is shown to be gained, so none "
+            "are written."
         )
     return lines
 
