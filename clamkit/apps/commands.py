@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clamkit.apps.data import say
+from clamkit.errors import ClamkitError
+
+
+def diagnose_command(
+    files: Annotated[
+        list[Path], typer.Argument(help="CSV, Parquet or npz with label and prediction (or scores); a run")
+    ],
+    against: Annotated[
+        Path | None, typer.Option("--against", "--baseline", help="the model that the others are compared with")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="the page to write (default: diagnosis.html)")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print everything as JSON; a page only with --html")] = False,
+    fail_if: Annotated[
+        list[str] | None, typer.Option(help="exit 1 if this holds: 'worst<0.60', 'std>0.12', 'hurt>0'; may be repeated")
+    ] = None,
+    confident: Annotated[
+        bool, typer.Option("--confident", help="with --fail-if: only where the whole 95 % interval says so")
+    ] = False,
+) -> None:
+    """What a model's predictions say about its classes, and what changed between models; a gate for CI.
+
+    The first file is what the others are compared with, unless --against is given.
+
+    Example: clamkit diagnose preds.csv; clamkit diagnose new.csv --baseline old.csv --fail-if "hurt>0"
+    """
+    from clamkit.apps import diagnose, diagnose_page, gate
+
+    conditions = [gate.read_condition(text) for text in fail_if or ()]
+    if confident and not conditions:
+        raise ClamkitError("--confident goes with --fail-if: give what must not be, such as --fail-if 'worst<0.60'.")
+    page = html or (None if json else Path("diagnosis.html"))
+    found = diagnose_page.report([*([against] if against else []), *files], page)
+    reasons = gate.reasons(conditions, found.results, confident=confident, reference=against is None)
+    if json:
+        content = diagnose.as_json(found.results, found.advice) | {"failed": reasons}
+        typer.echo(dumps(content, indent=1, ensure_ascii=False))
+    else:
+        say(found.text)
+    if reasons:
+        typer.echo(f"clamkit: {' '.join(reasons)}", err=True)
+        raise typer.Exit(1)
 
 
 def fix_command(

@@ -81,7 +81,8 @@ class ClassBias(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return _logits(getattr(self.estimator_, method)(X), method) + self.bias_
 
     def predict(self, X: Any) -> np.ndarray:
-        return self.classes_[self._scores(X).argmax(axis=1)]
+        best = self._scores(X).argmax(axis=1)
+        return self.classes_[best]
 
     @available_if(lambda self: hasattr(getattr(self, "estimator_", self.estimator), "predict_proba"))
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -105,7 +105,7 @@ def test_bad_files(tmp_path, text, message):
     if text is not None:
         csv(path, text)
     with pytest.raises(ClamkitError, match=message):
-        report(path, None, tmp_path / "page.html")
+        report([path], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 

@@ -52,6 +52,7 @@ def test_it_predicts_the_estimators_log_probabilities_plus_the_biases(unbalanced
     assert (model.predict(X_test) == model.classes_[p.argmax(1)]).all()
 
 
+@pytest.mark.slow
 def test_it_works_in_pipelines_and_searches(unbalanced):
     X, y, _, _ = unbalanced
     search = GridSearchCV(
