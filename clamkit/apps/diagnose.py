@@ -221,8 +221,9 @@ def sentences(result: Diagnosis) -> list[str]:
     lines = [
         f"{result.images[0]:,} images, {len(worst):,} classes: {right} right; class accuracies run from {first} to "
         f"{last}.",
-        f"The worst 10 % of the classes ({tail:,}) average {percent(metrics['worst'])} (95 % interval "
-        f"{_range(ends.loc['worst'])}), the best 10 % {percent(metrics['best'])} ({_range(ends.loc['best'])}); "
+        f"The worst 10 % of the classes ({tail:,}) average {percent(metrics['worst'])} (truly "
+        f"{_range(ends.loc['worst'])}, 95 % sure), the best 10 % {percent(metrics['best'])} "
+        f"({_range(ends.loc['best'])}); "
         f"{(low < 0.5).sum():,} classes are below 50 %, {(low < 0.8).sum():,} below 80 %.",
         f"Std over classes {percent(metrics['std'])} ({_range(ends.loc['std'])}); the choice of test images alone "
         f"would give {percent(metrics['sampling_std'])}, {share(metrics['noise'])} of the variance.",
@@ -248,8 +249,8 @@ def sentences(result: Diagnosis) -> list[str]:
             f"{now['average']}, worst 10 % {now['worst']}, std {now['std']}.",
             f"It hurt {changes(hurt)} and helped {changes(helped)} (significant at a false discovery rate of 5 %"
             f"{passed if len(hurt) + len(helped) else ''}).",
-            f"Shown or not, {(change > 0).sum():,} classes gain {points(change[change > 0].sum())} points in sum and "
-            f"{(change < 0).sum():,} pay {points(change[change < 0].sum())}.",
+            f"Shown or not, {(change > 0).sum():,} gain, {points(change[change > 0].sum() / len(change))} points of the "
+            f"average, and {(change < 0).sum():,} pay {points(change[change < 0].sum() / len(change))}.",
         ]
     if len(result.pairs):
         pair = result.pairs.iloc[0]

@@ -35,25 +35,30 @@ def fairness_intervals(
         np.minimum(smooth, smooth.max() + CUTS[:, None] * (mean - smooth.max())),
     )
     draws = int(np.clip(BUDGET // (sum(map(len, families)) * len(v)), *DRAWS))
-    level, observed = (1 - confidence) / 2, fairness_of_rows(v, tail)
+    ends, observed = ((1 - confidence) / 2, (1 + confidence) / 2), fairness_of_rows(v, tail)
     kept: dict[str, list[np.ndarray]] = {metric: [] for metric in METRICS}
     for tried in families:
         drawn = [fairness_of_rows(generator.binomial(seen, row, (draws, len(v))) / seen, tail) for row in tried]
         for metric, true in fairness_of_rows(tried, tail).items():
-            gaps = np.array([np.nan_to_num(of[metric]) for of in drawn]) - np.nan_to_num(observed[metric])
-            share = np.minimum((gaps <= 1e-12).mean(axis=1), (gaps >= -1e-12).mean(axis=1))  # as far out as was seen
-            kept[metric].append(_finer(true, share))
+            low, high = np.quantile([np.nan_to_num(of[metric]) for of in drawn], ends, axis=1)
+            outside = np.maximum(low - np.nan_to_num(observed[metric]), np.nan_to_num(observed[metric]) - high)
+            kept[metric].append(_finer(true, outside))
     rows = {}
     for metric, parts in kept.items():
-        true, share = np.concatenate(parts, axis=1)
-        rows[metric] = true[share > min(level, share.max() - 1e-9)]  # what is unlikely under all: the likeliest
+        true, outside = np.concatenate(parts, axis=1)
+        rows[metric] = true[outside <= max(0.0, outside.min()) + 1e-12]  # if all reject it, the nearest
     half = ndtri((1 + confidence) / 2) * np.sqrt((smooth * (1 - smooth) / seen).sum()) / len(v)
-    rows["average"] = np.clip([v.mean() - half, v.mean() + half], 0, 1)
-    return pd.DataFrame({metric: [values.min(), values.max()] for metric, values in rows.items()}, ["low", "high"]).T
+    rows["average"] = np.array([v.mean() - half, v.mean() + half])
+    found = pd.DataFrame({metric: [values.min(), values.max()] for metric, values in rows.items()}, ["low", "high"]).T
+    found.loc["worst", "high"] += half  # classes that are alike are all where the average is, which is not known
+    found.loc["best", "low"] -= half
+    bounded = [metric for metric in METRICS if metric != "cov"]
+    found.loc[bounded] = found.loc[bounded].clip(0, 1)
+    return found
 
 
-def _finer(true: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Both with 19 values between each two that were tried, as if they were linear."""
+def _finer(true: np.ndarray, outside: np.ndarray, between: int = 100) -> np.ndarray:
+    """Both with many values between each two that were tried: they bend little, however narrow the interval is."""
     places = np.arange(len(true))
-    fine = np.linspace(0, len(true) - 1, 20 * (len(true) - 1) + 1)
-    return np.array([np.interp(fine, places, true), np.interp(fine, places, share)])
+    fine = np.linspace(0, len(true) - 1, between * (len(true) - 1) + 1)
+    return np.array([np.interp(fine, places, true), np.interp(fine, places, outside)])
