@@ -249,8 +249,8 @@ def sentences(result: Diagnosis) -> list[str]:
             f"{now['average']}, worst 10 % {now['worst']}, std {now['std']}.",
             f"It hurt {changes(hurt)} and helped {changes(helped)} (significant at a false discovery rate of 5 %"
             f"{passed if len(hurt) + len(helped) else ''}).",
-            f"Shown or not, {(change > 0).sum():,} gain, {points(change[change > 0].sum() / len(change))} points of the "
-            f"average, and {(change < 0).sum():,} pay {points(change[change < 0].sum() / len(change))}.",
+            f"Shown or not, {(change > 0).sum():,} gain, {points(change[change > 0].sum() / len(change))} points of "
+            f"the average, and {(change < 0).sum():,} pay {points(change[change < 0].sum() / len(change))}.",
         ]
     if len(result.pairs):
         pair = result.pairs.iloc[0]
