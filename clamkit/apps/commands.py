@@ -68,5 +68,11 @@ def fix_command(
     Example: clamkit fix logits.npz --max-cost 0.5; clamkit fix logits.npz --target worst=0.6
     """
     from clamkit.apps import fix
+    from clamkit.apps.advice import advice
+    from clamkit.apps.diagnose import diagnose
+    from clamkit.apps.predictions import read
 
-    say(fix.report(logits, biases, out, None if max_cost is None else max_cost / 100, target))
+    model = read(logits)
+    found, text = fix.report(model, biases, out, None if max_cost is None else max_cost / 100, target)
+    lines = advice(diagnose(model), model, found)
+    say("\n".join([text, "What next:", *(f"{i}. {line}" for i, line in enumerate(lines, 1))]))

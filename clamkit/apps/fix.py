@@ -226,7 +226,9 @@ def _last_shown(cost: np.ndarray, chosen: int, most: float = 0.05) -> int:
     return max(chosen, int(dear[0]) if dear.size else len(cost) - 1)
 
 
-def report(source: Path, biases: Path, folder: Path | None, max_cost: float | None, target: str | None) -> str:
+def report(
+    source: Source, biases: Path, folder: Path | None = None, max_cost: float | None = None, target: str | None = None
+) -> tuple[Fix, str]:
     """Fit, write the biases and the picture, and say what they do and how to apply them."""
     found = fix(source, max_cost=max_cost, target=read_target(target))
     lines = sentences(found)
@@ -244,4 +246,4 @@ def report(source: Path, biases: Path, folder: Path | None, max_cost: float | No
     finally:
         plt.close(figure)
     lines.append(f"front of cost and gain: {paths.shown(picture)}")
-    return "\n".join(lines)
+    return found, "\n".join(lines)

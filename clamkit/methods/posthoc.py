@@ -98,7 +98,7 @@ class Biases:
             raise ClamkitError(f"no biases reach {metric}={value:g} on held-out images: without it is {none[0]:.1%}, "
                                f"at best {best[0]:.1%}, with an average of {best[1]:.1%} (without {none[1]:.1%}). "
                                "Ask for less, or train for it.")  # fmt: skip
-        chosen = self.at(float(self.path.index[found.argmax()]))
+        chosen = self.at(float(self.path.index[int(found.argmax())]))
         return replace(chosen, choice=f"The weakest biases that reach {metric}={value:g} on held-out images.")
 
     def apply(self, logits: ArrayLike) -> np.ndarray:

@@ -9,8 +9,9 @@ from scipy.special import ndtri
 
 from clamkit.metrics.accuracy import METRICS, TAIL, fairness_of_rows
 
-SPREADS = np.linspace(0, 1.8, 13)  # how far the classes may lie apart, 1: as far as they came out
+SPREADS = np.linspace(0, 3, 13)  # how far the classes may lie apart, 1: as far as they came out
 CUTS = np.linspace(0, 1, 7)  # how far the worst (or the best) are moved to the mean
+CAUTION = 0.6  # a little less than the level is rejected: the truth may have a shape that is not among those tried
 DRAWS = (200, 400)  # fewest and most samples of each
 BUDGET = 4_000_000  # class accuracies drawn in all, unless the fewest samples need more
 
@@ -22,7 +23,7 @@ def fairness_intervals(
 
     The std, range and tails of finite samples are biased: noise spreads the classes. So a percentile bootstrap, which
     adds the noise once more, misses. Instead many true accuracies are tried: those seen (with half an image right and
-    half a wrong one added) spread from not at all to 1.8 times as far, and with the worst or the best classes cut off
+    half a wrong one added) spread from not at all to 3 times as far, and with the worst or the best classes cut off
     at a level. Of each, samples of the same sizes are drawn. The interval of a metric has those under which what was
     seen is no outlier: a test, inverted. The average has no such bias, and its interval is normal.
     """
@@ -35,12 +36,12 @@ def fairness_intervals(
         np.minimum(smooth, smooth.max() + CUTS[:, None] * (mean - smooth.max())),
     )
     draws = int(np.clip(BUDGET // (sum(map(len, families)) * len(v)), *DRAWS))
-    ends, observed = ((1 - confidence) / 2, (1 + confidence) / 2), fairness_of_rows(v, tail)
+    level, observed = CAUTION * (1 - confidence) / 2, fairness_of_rows(v, tail)
     kept: dict[str, list[np.ndarray]] = {metric: [] for metric in METRICS}
     for tried in families:
         drawn = [fairness_of_rows(generator.binomial(seen, row, (draws, len(v))) / seen, tail) for row in tried]
         for metric, true in fairness_of_rows(tried, tail).items():
-            low, high = np.quantile([np.nan_to_num(of[metric]) for of in drawn], ends, axis=1)
+            low, high = np.quantile([np.nan_to_num(of[metric]) for of in drawn], (level, 1 - level), axis=1)
             outside = np.maximum(low - np.nan_to_num(observed[metric]), np.nan_to_num(observed[metric]) - high)
             kept[metric].append(_finer(true, outside))
     rows = {}

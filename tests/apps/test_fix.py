@@ -89,13 +89,13 @@ def test_nothing_to_gain_is_said_and_nothing_written(classes, per_class, said, t
     """Classes that are equally hard: nothing is chosen, or what is chosen by luck is not confirmed by other images."""
     logits, labels = images(per_class, [2.0] * classes, seed=1)
     np.savez(tmp_path / "l.npz", logits=logits, labels=labels)
-    assert said in report(tmp_path / "l.npz", tmp_path / "biases.json", tmp_path, None, None)
+    assert said in report(tmp_path / "l.npz", tmp_path / "biases.json", tmp_path)[1]
     assert not (tmp_path / "biases.json").exists()
     assert (tmp_path / "fix_front.png").exists()
 
 
 def test_the_printed_lines_apply_the_biases(npz, tmp_path):
-    text = report(npz, tmp_path / "biases.json", tmp_path, None, "worst=70%")
+    _, text = report(npz, tmp_path / "biases.json", tmp_path, target="worst=70%")
     biases = Biases.from_json((tmp_path / "biases.json").read_text(encoding="utf-8"))
     logits = UNEVEN[0].astype(np.float32)
     expected = (logits + biases.values.astype(np.float32)).argmax(1)
