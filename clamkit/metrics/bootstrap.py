@@ -11,7 +11,7 @@ from clamkit.metrics.accuracy import METRICS, TAIL, fairness_of_rows
 
 SPREADS = np.linspace(0, 3, 13)  # how far the classes may lie apart, 1: as far as they came out
 CUTS = np.linspace(0, 1, 7)  # how far the worst (or the best) are moved to the mean
-CAUTION = 0.6  # a little less than the level is rejected: the truth may have a shape that is not among those tried
+CAUTION = 0.5  # a little less than the level is rejected: the truth may have a shape that is not among those tried
 DRAWS = (200, 400)  # fewest and most samples of each
 BUDGET = 4_000_000  # class accuracies drawn in all, unless the fewest samples need more
 
