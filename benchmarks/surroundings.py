@@ -138,7 +138,7 @@ def diagnosis(quick: bool) -> Iterator[dict]:
         for file, accuracy in zip(files, (0.76, 0.78), strict=True):
             prediction = np.where(rng.random(images) < accuracy, label, rng.integers(classes, size=images))
             pd.DataFrame({"label": label, "prediction": prediction}).to_csv(file, index=False)
-        taken = seconds(lambda: diagnose_page.report(*files, Path(folder, "page.html")))
+        taken = seconds(lambda: diagnose_page.report(files, Path(folder, "page.html")))
     yield row(f"diagnosis, 2 × {images:,} predictions, s", taken, "≤", 20)
 
 

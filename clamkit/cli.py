@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from clamkit import __version__, paths
+from clamkit.apps.commands import diagnose_command, fix_command
 from clamkit.apps.data import data_app
 from clamkit.engine import recipes
 from clamkit.engine.config import RunConfig
@@ -39,6 +40,8 @@ app = typer.Typer(
     epilog="Add --debug to any command to see the traceback of an error.",
 )
 app.add_typer(data_app, name="data")
+app.command("diagnose")(diagnose_command)
+app.command("fix")(fix_command)
 
 LISTED_RUNS = 100  # that `status` lists one by one; more are counted
 RecipeOption = Annotated[
@@ -342,8 +345,10 @@ def report_command(
     """
     if predictions:
         from clamkit.apps import diagnose_page
+        from clamkit.apps.diagnose import SIDES
 
-        _say(diagnose_page.report(predictions, augmented, html))
+        files, titles = ([predictions, augmented], SIDES) if augmented else ([predictions], None)
+        _say(diagnose_page.report(files, html, titles).text)
         return
     if augmented:
         raise ClamkitError("--augmented goes with --predictions: give the model without augmentation there.")

@@ -104,11 +104,14 @@ def test_debug_shows_the_traceback():
 def test_version_and_help(called):
     assert clamkit("--version").strip() == f"clamkit {__version__}"
     text = called("--help")
-    for command in ("demo", "data", "train", "sweep", "status", "results", "report", "doctor"):
+    for command in ("demo", "data", "train", "sweep", "status", "results", "report", "doctor", "diagnose", "fix"):
         assert command in text
 
 
-@pytest.mark.parametrize("command", ["train", "sweep", "demo", "status", "results", "doctor", "data list", "data show"])
+@pytest.mark.parametrize(
+    "command",
+    ["train", "sweep", "demo", "status", "results", "doctor", "diagnose", "fix", "data list", "data show"],
+)
 def test_every_help_shows_an_example(command, called):
     assert f"Example: clamkit {command}" in called(*command.split(), "--help")
 

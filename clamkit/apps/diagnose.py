@@ -1,24 +1,29 @@
-"""Diagnose before you fix: what the predictions of any model say about its classes, and what augmentation did to them.
+"""Diagnose before you fix: what the predictions of any model say about its classes, and what changed between two.
 
-The input is a file with a row for each image and the columns label and prediction, names or numbers, optionally id.
-`clamkit.apps.diagnose_page` makes the page of it.
+`clamkit.apps.predictions` reads them, `clamkit.apps.diagnose_page` makes the page.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from clamkit import paths
+from clamkit.apps.predictions import Predictions, Source, read
+from clamkit.apps.words import changes, percent, points, share, some
 from clamkit.errors import ClamkitError
 from clamkit.metrics import class_changes, fairness, sampling_std, tail_size, wilson
+from clamkit.metrics.bootstrap import fairness_intervals
 
-Source = Path | str | pd.DataFrame
 CONFIDENCE = 0.95
+COLUMNS = ("accuracy", "low", "high", "confidence", "precision", "gap")  # of each model, for each class
+CHANGES = ("change", "lost", "won", "p", "p_holm", "q", "verdict")
+PROFILE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+SIDES = ("without", "with augmentation")  # what two files are called where nothing else is said
 TESTS = {
     True: "McNemar's exact test on the images that one model got right and the other wrong",
     False: "Fisher's exact test of two independent samples",
@@ -29,8 +34,11 @@ TESTS = {
 class Diagnosis:
     """classes: one row a class; fairness: one row a metric; pairs: what was taken for what. Fractions, not percent.
 
-    With augmentation the columns have a second set `…_after`, and classes also change, p, p_holm, q and verdict:
+    fairness has each metric with the ends of its 95 % interval (low, high), the std that sampling alone gives, and the
+    share of the variance that this is (noise). profile: share of the classes below each accuracy.
+    With a second model the columns have a second set `…_after`, and classes also change, p, p_holm, q and verdict:
     hurt, helped, or "" where no change is shown (q above 0.05).
+    With probabilities classes also have confidence and precision of the images taken for the class, and their gap.
     """
 
     classes: pd.DataFrame
@@ -39,6 +47,13 @@ class Diagnosis:
     images: tuple[int, ...]
     paired: bool | None = None  # None: one file
     notes: list[str] = field(default_factory=list)
+    titles: tuple[str, ...] = SIDES
+
+    @property
+    def profile(self) -> pd.DataFrame:
+        columns = {name: values for name, values in self.classes.items() if str(name) in ("accuracy", "accuracy_after")}
+        below = {name: [(values < limit - 1e-12).mean() for limit in PROFILE] for name, values in columns.items()}
+        return pd.DataFrame(below, index=pd.Index(PROFILE, name="below"))
 
     def named(self, verdict: str) -> pd.DataFrame:
         """The classes that were hurt or helped, the largest change first."""
@@ -49,60 +64,7 @@ class Diagnosis:
         return self.classes.sort_values("accuracy", kind="stable")
 
 
-# --------------------------------------------------------------------------------------------------------- reading
-
-
-def read(source: Source) -> pd.DataFrame:
-    """label, prediction and, where it is there, id, as text; anything that is no such table is told in a sentence."""
-    if isinstance(source, pd.DataFrame):
-        name, frame = "the table", source
-    else:
-        path = Path(source)
-        name, frame = path.name, _open(path)
-    frame = frame.set_axis([str(column).strip().lower() for column in frame], axis=1)
-    others = [column for column in frame.columns if column.startswith("pred")]
-    if "prediction" not in frame and len(others) == 1:
-        frame = frame.rename(columns={others[0]: "prediction"})
-    absent = [column for column in ("label", "prediction") if column not in frame]
-    if absent:
-        raise ClamkitError(
-            f"{name} has no column {' and no column '.join(absent)}: it needs label and prediction, separated by a "
-            f"comma, and has {', '.join(frame.columns) or 'none'}."
-        )
-    for column in ("label", "prediction", "id"):
-        if list(frame.columns).count(column) > 1:
-            raise ClamkitError(f"{name} has more than one column {column} (capitals do not count): keep one.")
-    if frame.empty:
-        raise ClamkitError(f"{name} has a header and no rows: it needs one for each image.")
-    frame = frame[["label", "prediction", *(["id"] if "id" in frame else [])]].reset_index(drop=True)
-    return frame.apply(lambda column: _text(column, name))
-
-
-def _open(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise ClamkitError(f"there is no file {paths.shown(path)}: give a CSV file with the columns label, prediction.")
-    try:
-        if path.suffix == ".parquet":
-            return pd.read_parquet(path)
-        return pd.read_csv(path, dtype=str, keep_default_na=False)
-    except pd.errors.EmptyDataError:
-        raise ClamkitError(f"{path.name} is empty: it needs the columns label and prediction.") from None
-    except Exception as error:
-        raise ClamkitError(f"{path.name} cannot be read as a table ({error}).") from error
-
-
-def _text(column: pd.Series, name: str) -> pd.Series:
-    """Names without blanks around them, é always one character (NFC); whole numbers that were written as 3.0 are 3."""
-    bad = column.isna()
-    text = column.astype(str).str.strip().str.normalize("NFC")
-    bad |= text.str.lower().isin(["", "nan"])
-    if bad.any():
-        first = bad.to_numpy().argmax() + 2  # the header is line 1
-        raise ClamkitError(
-            f"{name} has no {column.name} in {bad.sum()} of {len(bad)} rows (first: line {first}): fill them in or "
-            "leave the rows out."
-        )
-    return text.str.replace(r"\.0+$", "", regex=True) if text.str.fullmatch(r"-?\d+(\.0+)?").all() else text
+# --------------------------------------------------------------------------------------------------------- pairing
 
 
 def _pair(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, bool, str]:
@@ -111,7 +73,7 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, bool
     if any(only):
         which, names = ("first", only[0]) if only[0] else ("second", only[1])
         raise ClamkitError(
-            f"the two files have different classes: {len(names)} only in the {which} ({_some(names)}). "
+            f"the two files have different classes: {len(names)} only in the {which} ({some(names)}). "
             "Both must come from the same test set."
         )
     if "id" in before and "id" in after:
@@ -122,7 +84,7 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, bool
         if set(before["id"]) != set(after["id"]):
             alone = sorted(set(before["id"]) ^ set(after["id"]))
             raise ClamkitError(
-                f"{len(alone)} ids are in one file only ({_some(alone)}): give predictions for the same images, or "
+                f"{len(alone)} ids are in one file only ({some(alone)}): give predictions for the same images, or "
                 "leave the id columns out to compare the files as independent samples."
             )
         after = after.set_index("id").loc[before["id"]].reset_index()
@@ -137,41 +99,46 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, bool
     return after, True, "The label columns agree row by row, so the rows are taken to be the same images."
 
 
-def _some(names: list[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
-
-
 # ------------------------------------------------------------------------------------------------------- diagnosing
 
 
-def diagnose(predictions: Source, augmented: Source | None = None) -> Diagnosis:
-    """What the predictions say about each class; with a second file, what the augmentation changed.
+def diagnose(predictions: Source, augmented: Source | None = None, titles: tuple[str, ...] = SIDES) -> Diagnosis:
+    """What the predictions say about each class; with a second model, what is different there.
 
-    predictions, augmented: files (CSV, also compressed, or Parquet) or data frames; see `read`.
+    predictions, augmented: files, run folders or data frames, see `clamkit.apps.predictions`.
     """
-    tables = [read(predictions)]
+    models = [read(predictions)]
+    tables = [models[0].table]
     notes, paired = [], None
     names = sorted(tables[0]["label"].unique(), key=_order)
     if len(names) < 2:
         raise ClamkitError(f"all labels are {names[0]!r}: comparing classes needs at least two.")
     if augmented is not None:
-        after, paired, why = _pair(tables[0], read(augmented))
+        models.append(read(augmented))
+        after, paired, why = _pair(tables[0], models[1].table)
         tables.append(after)
         notes.append(f"{why} Changes are tested with {TESTS[paired]}.")
-    for i, table in enumerate(tables):
-        notes += _remarks(table, names, "" if len(tables) == 1 else f" of the {('first', 'second')[i]} file")
+    for i, (model, table) in enumerate(zip(models, tables, strict=True)):
+        of = "" if len(tables) == 1 else f" of the {('first', 'second')[i]} file"
+        notes += _remarks(table, names, of)
+        if model.differs:
+            notes.append(f"{model.differs:,} predictions{of} are not the class with the largest score: taken as given.")
     numbers = pd.Index(names)
     labels = [numbers.get_indexer(table["label"]) for table in tables]
     hits = [(table["label"] == table["prediction"]).to_numpy() for table in tables]
-    classes = pd.DataFrame(index=pd.Index(names, name="class"))
-    metrics = {}
-    for suffix, y, hit in zip(("", "_after"), labels, hits, strict=False):
+    classes, metrics = pd.DataFrame(index=pd.Index(names, name="class")), {}
+    for suffix, model, y, hit in zip(("", "_after"), models, labels, hits, strict=False):
         seen, right = np.bincount(y), np.bincount(y[hit], minlength=len(names))
         low, high = wilson(right, seen, CONFIDENCE)
         columns = {"images": seen, "right": right, "accuracy": right / seen, "low": low, "high": high}
+        columns |= _calibration(model, numbers)
         for name, values in columns.items():
             classes[name + suffix] = values
-        metrics[f"accuracy{suffix}"] = {**fairness(right / seen), "sampling_std": sampling_std(right, seen)}
+        found, chance = fairness(right / seen), sampling_std(right, seen)
+        noise = min(1.0, (chance / found["std"]) ** 2) if found["std"] else 0.0
+        metrics[f"accuracy{suffix}"] = {**found, "sampling_std": chance, "noise": noise}
+        ends = fairness_intervals(right, seen, CONFIDENCE)
+        metrics |= {f"{end}{suffix}": ends[end].to_dict() for end in ends}
     if augmented is not None:
         before, now = hits
         if paired:
@@ -181,22 +148,39 @@ def diagnose(predictions: Source, augmented: Source | None = None) -> Diagnosis:
         classes = classes.join(class_changes(*(classes[column] for column in counts)).set_axis(classes.index))
         verdict = np.where(classes["change"] < 0, "hurt", "helped")
         classes["verdict"] = np.where(classes["q"] <= 1 - CONFIDENCE, verdict, "")
-    return Diagnosis(
-        classes, pd.DataFrame(metrics), _confused(tables), tuple(len(table) for table in tables), paired, notes
-    )
+    images = tuple(len(table) for table in tables)
+    return Diagnosis(classes, pd.DataFrame(metrics), _confused(tables), images, paired, notes, titles[: len(tables)])
+
+
+def _calibration(model: Predictions, classes: pd.Index) -> dict[str, np.ndarray]:
+    """Of the images whose largest probability is a class's: how sure the model is, how often it is right, the gap."""
+    if model.scores is None:
+        return {}
+    columns = classes.get_indexer(model.names)[model.scores.argmax(axis=1)]  # -1: a class without images
+    logits = model.scores.astype(np.float32 if model.scores.dtype != np.float64 else np.float64)
+    logits = logits - logits.max(axis=1, keepdims=True)
+    sure = 1 / np.exp(logits).sum(axis=1)
+    right = classes.get_indexer(model.table["label"]) == columns
+    taken = np.bincount(columns[columns >= 0], minlength=len(classes))
+    with np.errstate(invalid="ignore"):  # no image was taken for the class: nan
+        confidence, precision = (
+            np.bincount(columns[columns >= 0], values[columns >= 0], minlength=len(classes)) / taken
+            for values in (sure, right.astype(float))
+        )
+    return {"confidence": confidence, "precision": precision, "gap": confidence - precision}
 
 
 def _remarks(table: pd.DataFrame, names: list[str], of: str) -> list[str]:
     """What a reader must know about a table: images that are in it twice, predictions that no label has."""
     remarks = []
     if "id" in table and (again := table["id"].duplicated()).any():
-        which = _some(list(table.loc[again, "id"].unique()))
+        which = some(list(table.loc[again, "id"].unique()))
         remarks.append(f"Some ids{of} come more than once ({which}): each row is counted as an image of its own.")
     outside = ~table["prediction"].isin(names)
-    which = _some(sorted(table.loc[outside, "prediction"].unique()))
+    which = some(sorted(table.loc[outside, "prediction"].unique()))
     if outside.all():
         raise ClamkitError(
-            f"no prediction{of} is among the labels: labels are like {_some(names, 3)}, predictions like "
+            f"no prediction{of} is among the labels: labels are like {some(names, 3)}, predictions like "
             f"{which}. Both columns must use the same names."
         )
     if outside.any():
@@ -227,68 +211,90 @@ def _confused(tables: list[pd.DataFrame]) -> pd.DataFrame:
 # ------------------------------------------------------------------------------------------------------ in words
 
 
-def percent(value: float, digits: int = 1) -> str:
-    return f"{100 * value:.{digits}f} %".replace("-", "−")
-
-
-def share(value: float) -> str:
-    """Whole percent, but what is there is never called 0 %."""
-    return "none" if value == 0 else "below 1 %" if value < 0.01 else percent(value, 0)
-
-
-def points(value: float) -> str:
-    """A difference in percentage points; no sign at zero."""
-    text = f"{100 * value:+.1f}"
-    return "0.0" if float(text) == 0 else text.replace("-", "−")
-
-
-def p_value(p: float) -> str:
-    return f"{p:.2g}" if p >= 1e-4 else "< 0.0001"
-
-
 def sentences(result: Diagnosis) -> list[str]:
     """The diagnosis in a few lines."""
-    worst, metrics = result.worst(), result.fairness["accuracy"]
+    worst, metrics, ends = result.worst(), result.fairness["accuracy"], result.fairness[["low", "high"]]
     tail = tail_size(len(worst))
     right = percent(worst["right"].sum() / result.images[0])
     first, last = (f"{percent(worst['accuracy'].iloc[i])} ({worst.index[i]})" for i in (0, -1))
+    low = worst["accuracy"].to_numpy()
     lines = [
         f"{result.images[0]:,} images, {len(worst):,} classes: {right} right; class accuracies run from {first} to "
         f"{last}.",
-        f"The worst 10 % of the classes ({tail:,}) average {percent(metrics['worst'])}, the best 10 % "
-        f"{percent(metrics['best'])}. Std over classes {percent(metrics['std'])}; the choice of test images "
-        f"alone would give {percent(metrics['sampling_std'])}.",
+        f"The worst 10 % of the classes ({tail:,}) average {percent(metrics['worst'])} (truly "
+        f"{_range(ends.loc['worst'])}, 95 % sure), the best 10 % {percent(metrics['best'])} "
+        f"({_range(ends.loc['best'])}); "
+        f"{(low < 0.5).sum():,} classes are below 50 %, {(low < 0.8).sum():,} below 80 %.",
+        f"Std over classes {percent(metrics['std'])} ({_range(ends.loc['std'])}); the choice of test images alone "
+        f"would give {percent(metrics['sampling_std'])}, {share(metrics['noise'])} of the variance.",
     ]
+    if "gap" in worst:
+        gap = worst["gap"].dropna().sort_values()
+        lines.append(
+            f"Confidence minus precision of the classes predicted: from {points(gap.iloc[0])} ({gap.index[0]}) to "
+            f"{points(gap.iloc[-1])} points ({gap.index[-1]}); above 0 is too sure."
+        )
+    plain = result.titles == SIDES
     if result.paired is not None:
         after = result.fairness["accuracy_after"]
         now = {
             metric: f"{percent(after[metric])} ({points(after[metric] - metrics[metric])})" for metric in metrics.index
         }
-        hurt, helped = result.named("hurt"), result.named("helped")
+        hurt, helped = (result.named(verdict)["change"].to_dict() for verdict in ("hurt", "helped"))
         strict = (result.classes["p_holm"] <= 1 - CONFIDENCE).sum()
         passed = f"; {strict} of these {len(hurt) + len(helped)} pass Holm's stricter correction too"
+        change = result.classes["change"]
         lines += [
-            f"With augmentation (in brackets the change in points): average {now['average']}, worst 10 % "
-            f"{now['worst']}, std {now['std']}.",
-            f"It hurt {_listed(hurt)} and helped {_listed(helped)} (significant at a false discovery rate of 5 %"
+            f"{'With augmentation' if plain else result.titles[1]} (in brackets the change in points): average "
+            f"{now['average']}, worst 10 % {now['worst']}, std {now['std']}.",
+            f"It hurt {changes(hurt)} and helped {changes(helped)} (significant at a false discovery rate of 5 %"
             f"{passed if len(hurt) + len(helped) else ''}).",
+            f"Shown or not, {(change > 0).sum():,} gain, {points(change[change > 0].sum() / len(change))} points of "
+            f"the average, and {(change < 0).sum():,} pay {points(change[change < 0].sum() / len(change))}.",
         ]
     if len(result.pairs):
         pair = result.pairs.iloc[0]
-        shares, when = {"without": pair["share"], "with": pair.get("share_after", 0.0)}, ""
+        names = ("without", "with") if plain else (*result.titles, "")[:2]
+        shares, when = {names[0]: pair["share"], names[1]: pair.get("share_after", 0.0)}, ""
         more, less = sorted(shares, key=lambda key: -shares[key])
         found = f"{share(shares[more])} of its images"
         if result.paired is not None and shares[more] == shares[less]:
-            found += ", with and without augmentation"
+            found += ", with and without augmentation" if plain else ", in both"
         elif result.paired is not None:
-            when, found = f" {more} augmentation", f"{found}; {less}: {share(shares[less])}"
+            when = f" {more} augmentation" if plain else f" in {more}"
+            found = f"{found}; {less}: {share(shares[less])}"
         lines.append(f"Confused most{when}: {pair['label']} taken for {pair['prediction']}, {found}.")
     return lines
 
 
-def _listed(classes: pd.DataFrame, most: int = 3) -> str:
-    if classes.empty:
-        return "no class"
-    names = [f"{name} {points(change)}" for name, change in classes["change"].head(most).items()]
-    more = f", and {len(classes) - most} more" if len(classes) > most else ""
-    return f"{len(classes)} class{'es' if len(classes) > 1 else ''} ({', '.join(names)}{more})"
+def _range(ends: pd.Series) -> str:
+    return f"{100 * ends.iloc[0]:.1f}–{percent(ends.iloc[1])}"
+
+
+def as_json(results: Sequence[Diagnosis], advice: Sequence[str]) -> dict[str, Any]:
+    """Everything that the page shows, as plain values; nan is null."""
+    models: dict[str, Any] = {}
+    for result in results:
+        for i, (suffix, title) in enumerate(zip(("", "_after"), result.titles, strict=False)):
+            columns = [c for c in ("images", "right", *COLUMNS) if c + suffix in result.classes]
+            classes = result.classes[[c + suffix for c in columns]].set_axis(columns, axis=1)
+            if i:
+                classes = classes.join(result.classes[[c for c in CHANGES if c in result.classes]])
+            metrics = result.fairness[[c + suffix for c in ("accuracy", "low", "high")]]
+            metrics = metrics.set_axis(["value", "low", "high"], axis=1)
+            models.setdefault(title, {
+                "images": result.images[i],
+                "fairness": _plain(metrics.T.to_dict()),
+                "profile": {f"{limit:g}": share for limit, share in result.profile[f"accuracy{suffix}"].items()},
+                "classes": _plain(classes.T.to_dict()),
+                "hurt": list(result.named("hurt").index) if i else None,  # None: what the others are compared with
+                "helped": list(result.named("helped").index) if i else None,
+            })  # fmt: skip
+    said = {"sentences": [sentences(result) for result in results], "notes": [result.notes for result in results]}
+    return {"models": models, **said, "advice": list(advice)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and np.isnan(value) else value

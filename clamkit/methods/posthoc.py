@@ -20,7 +20,7 @@ from scipy.special import expit, logsumexp
 
 from clamkit.checks import class_sizes, positive, positive_int
 from clamkit.errors import ClamkitError, unknown
-from clamkit.metrics.accuracy import METRICS, TAIL, fairness_of_rows, tail_size
+from clamkit.metrics.accuracy import HIGHER_IS_BETTER, METRICS, TAIL, fairness_of_rows, tail_size
 
 Metrics = Mapping[str, np.ndarray]
 OBJECTIVES: dict[str, Callable[[Metrics, float], np.ndarray]] = {  # of (metrics as in `fairness`, trade)
@@ -85,6 +85,21 @@ class Biases:
             raise ClamkitError("biases read from JSON are those of one strength: fit again to walk along the path.")
         row = int(np.abs(self.path.index.to_numpy() - strength).argmin())
         return replace(self, values=self.along[row], strength=float(self.path.index[row]), choice=AS_ASKED)
+
+    def reaching(self, metric: str, value: float) -> Biases:
+        """The weakest biases of the path under which a metric is as good as `value` (in the mean of the parts)."""
+        if metric not in self.path or metric not in METRICS:
+            raise unknown("metric", metric, [name for name in METRICS if name in self.path])
+        sign = 1 if metric in HIGHER_IS_BETTER else -1
+        found = (sign * self.path[metric] >= sign * value - 1e-12).to_numpy()
+        if not found.any():
+            row = int((sign * self.path[metric]).to_numpy().argmax())
+            none, best = (self.path.iloc[i][[metric, "average"]].to_numpy() for i in (0, row))
+            raise ClamkitError(f"no biases reach {metric}={value:g} on held-out images: without it is {none[0]:.1%}, "
+                               f"at best {best[0]:.1%}, with an average of {best[1]:.1%} (without {none[1]:.1%}). "
+                               "Ask for less, or train for it.")  # fmt: skip
+        chosen = self.at(float(self.path.index[int(found.argmax())]))
+        return replace(chosen, choice=f"The weakest biases that reach {metric}={value:g} on held-out images.")
 
     def apply(self, logits: ArrayLike) -> np.ndarray:
         """Logits [..., n] + biases, in the logits' own precision."""

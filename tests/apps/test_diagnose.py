@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from scipy.stats import fisher_exact
 
-from clamkit.apps.diagnose import diagnose, sentences, share
+from clamkit.apps.diagnose import diagnose, sentences
 from clamkit.apps.diagnose_page import report
+from clamkit.apps.words import share
 from clamkit.errors import ClamkitError
 
 from .tables import table
@@ -104,7 +105,7 @@ def test_bad_files(tmp_path, text, message):
     if text is not None:
         csv(path, text)
     with pytest.raises(ClamkitError, match=message):
-        report(path, None, tmp_path / "page.html")
+        report([path], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 

@@ -1,0 +1,269 @@
+"""What a model said of its test images, read from a table, from arrays or from a run's folder.
+
+table       CSV (also compressed) or Parquet: label and prediction, names or numbers, or a column of scores for each
+            class (logit_cat, prob_cat, or just cat); Parquet also takes one column logits of lists. Optionally id.
+arrays      .npz: labels, and predictions or logits or probabilities; optionally class_names and ids
+run         the folder of a finished run, or a file in it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from clamkit import paths
+from clamkit.apps.words import some
+from clamkit.engine.config import RunConfig
+from clamkit.engine.store import LOGITS, RunFolder
+from clamkit.errors import ClamkitError
+from clamkit.methods.specs import METHODS
+
+TINY = 1e-12  # added to probabilities before the log
+SUM_TOLERANCE = 0.02  # of the probabilities of an image: they may be rounded
+ARRAYS = {  # of an .npz file: what we call it, and what others do
+    "label": ("labels", "label", "y", "y_true", "target", "targets"),
+    "prediction": ("predictions", "prediction", "pred", "preds", "y_pred"),
+    "logits": ("logits", "logit", "scores"),
+    "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "y_prob"),
+    "names": ("class_names", "classes", "names"),
+    "id": ("ids", "id"),
+}
+SCORES = re.compile(r"(logits?|scores?|probs?|proba|probabilit(?:y|ies)|p)[\s_.:\[]+(.+?)\]?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """table: label, prediction and, where given, id of each image, as text; scores: what was said of every class.
+
+    scores    [images, classes] logits, or the logs of probabilities (`kind` says which); names: of its columns
+    held_out  scores and class numbers of images that were kept out of training, where a run has them
+    """
+
+    title: str
+    table: pd.DataFrame
+    scores: np.ndarray | None = None
+    names: tuple[str, ...] = ()
+    kind: str = "logits"
+    held_out: tuple[np.ndarray, np.ndarray] | None = None
+    differs: int = 0  # predictions that are not the class of the largest score
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The columns of scores that the labels name."""
+        return pd.Index(self.names).get_indexer(self.table["label"])
+
+
+Source = Path | str | pd.DataFrame | Predictions
+
+
+def read(source: Source) -> Predictions:
+    """Anything that is no such file is told in a sentence."""
+    if isinstance(source, Predictions):
+        return source
+    if isinstance(source, pd.DataFrame):
+        return _from_table(source, "the table")
+    path = Path(source)
+    if path.is_file() and (path.parent / "DONE").is_file() and path.name in (LOGITS, "predictions.parquet"):
+        path = path.parent
+    if path.is_dir():
+        return _from_run(path)
+    if not path.is_file():
+        raise ClamkitError(
+            f"there is no file {paths.shown(path)}: give a CSV, Parquet or npz file of predictions, or a run's folder."
+        )
+    try:
+        found = _arrays(path) if path.suffix == ".npz" else _table(path)
+    except ClamkitError:
+        raise
+    except pd.errors.EmptyDataError:
+        raise ClamkitError(f"{path.name} is empty: it needs the columns label and prediction.") from None
+    except Exception as error:
+        raise ClamkitError(f"{path.name} cannot be read as a table ({error}).") from error
+    return _from_arrays(found, path.name) if isinstance(found, dict) else _from_table(found, path.name)
+
+
+# --------------------------------------------------------------------------------------------------------- sources
+
+
+def _table(path: Path) -> pd.DataFrame:
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    columns = pd.read_csv(path, nrows=0).columns
+    words = {column: str for column in columns if not SCORES.fullmatch(column.strip())}
+    return pd.read_csv(path, dtype=words, keep_default_na=False)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
+def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
+    frame = frame.set_axis([str(column).strip() for column in frame], axis=1)
+    lower = [column.lower() for column in frame]
+    for column in ("label", "prediction", "id"):
+        if lower.count(column) > 1:
+            raise ClamkitError(f"{name} has more than one column {column} (capitals do not count): keep one.")
+    known = {
+        column: short for column, short in zip(frame, lower, strict=True) if short in ("label", "prediction", "id")
+    }
+    guesses = [column for column, short in zip(frame, lower, strict=True) if short.startswith("pred")]
+    if "prediction" not in known.values() and len(guesses) == 1:
+        known[guesses[0]] = "prediction"
+    frame = frame.rename(columns=known)
+    if frame.empty and "label" in frame:
+        raise ClamkitError(f"{name} has a header and no rows: it needs one for each image.")
+    kind, names, scores = _score_columns(frame)
+    absent = [column for column in ("label", "prediction") if column not in frame and (column == "label" or not names)]
+    if absent:
+        has = "scores and " if names else ""
+        raise ClamkitError(
+            f"{name} has {has}no column {' and no column '.join(absent)}: it needs label and prediction (or a column "
+            f"of scores for each class, such as logit_cat), separated by a comma, and has "
+            f"{some(list(frame), 8) or 'none'}."
+        )
+    table = pd.DataFrame({c: _text(frame[c], name) for c in ("label", "prediction", "id") if c in frame})
+    return _with_scores(Predictions(name, table), scores, names, kind, name) if names else Predictions(name, table)
+
+
+def _score_columns(frame: pd.DataFrame) -> tuple[str, list[str], np.ndarray | None]:
+    """(logits, probabilities or "" where the values must tell; the classes; their scores) of a table, if it has any."""
+    for column in frame:
+        kind = next((k for k in ("logits", "probabilities") if str(column).lower() in ARRAYS[k]), None)
+        if kind and frame[column].dtype == object and not isinstance(frame[column].iloc[0], str):
+            scores = np.stack(list(frame[column]))
+            return kind, [str(i) for i in range(scores.shape[1])], scores
+    found = {column: match for column in frame if (match := SCORES.fullmatch(column)) and column != "prediction"}
+    kind = "logits" if any(match[1].lower().startswith(("l", "s")) for match in found.values()) else "probabilities"
+    names = [match[2] for match in found.values()]
+    if not found and "label" in frame and "prediction" not in frame:  # a column for each class, by its name
+        found = {column: None for column in frame if column not in ("label", "id")}
+        kind, names = "", list(found)
+        if not set(_text(frame["label"], "label").unique()) <= set(names):
+            return "", [], None
+    if not names:
+        return "", [], None
+    return kind, names, frame[list(found)].apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
+
+
+def _from_arrays(arrays: Mapping[str, np.ndarray], name: str) -> Predictions:
+    by_name = {key.lower(): value for key, value in arrays.items()}
+    found = {ours: by_name[key] for ours, keys in ARRAYS.items() for key in keys[::-1] if key in by_name}
+    kind = next((kind for kind in ("logits", "probabilities") if kind in found), None)
+    if "label" not in found or not (kind or "prediction" in found):
+        lacks = "labels" if "label" not in found else "predictions, logits or probabilities"
+        raise ClamkitError(
+            f"{name} has no array {lacks}: it needs labels [images] and predictions [images], or logits or "
+            f"probabilities [images, classes], and has {some(list(arrays), 8) or 'none'}."
+        )
+    sizes = {ours: found[ours].shape[:1] for ours in ("label", "prediction", kind, "id") if ours in found}
+    if len(set(sizes.values())) > 1 or found["label"].ndim != 1:
+        shapes = ", ".join(f"{ours} {found[ours].shape}" for ours in sizes)
+        raise ClamkitError(f"the arrays of {name} do not belong together ({shapes}): each needs a row for each image.")
+    if not len(found["label"]):
+        raise ClamkitError(f"{name} has no images: its arrays have no rows.")
+    names = [str(text) for text in found["names"]] if "names" in found else []
+    table = pd.DataFrame({key: _text(pd.Series(found[key]), name, key) for key in sizes if key != kind})
+    if names:
+        columns = ["label", *(["prediction"] if "prediction" in table else [])]
+        table[columns] = table[columns].apply(lambda column: _named(column, names))
+    if kind is None:
+        return Predictions(name, table)
+    scores = found[kind]
+    if scores.ndim != 2:
+        raise ClamkitError(f"{kind} of {name} have shape {scores.shape}: give [images, classes].")
+    return _with_scores(Predictions(name, table), scores, names or list(map(str, range(scores.shape[1]))), kind, name)
+
+
+def _from_run(folder: Path) -> Predictions:
+    run = RunFolder(folder)
+    if not (folder / "config.json").is_file():
+        raise ClamkitError(
+            f"{paths.shown(folder)} is a folder, but not that of a run (no config.json): give the folder of one "
+            "finished run, such as runs/fashion_mnist_mini/clam/crop-0.3/seed0-…; `clamkit status` lists them."
+        )
+    names = run.class_names
+    table = run.predictions.apply(lambda column: pd.Series(np.array(names, dtype=object)[column]))
+    found = Predictions(title_of(run.config), table)
+    if not (folder / LOGITS).is_file():
+        return found
+    logits = run.logits
+    held = (logits.holdout, logits.holdout_labels) if len(logits.holdout) else None
+    return replace(_with_scores(found, logits.test, names, "logits", found.title), held_out=held)
+
+
+def title_of(config: RunConfig) -> str:
+    data = Path(config.dataset).stem
+    return f"{METHODS[config.method].label}, {data}, {config.augmentation} {config.strength:g}, seed {config.seed}"
+
+
+# ---------------------------------------------------------------------------------------------------------- checks
+
+
+def _with_scores(found: Predictions, scores: np.ndarray, names: Sequence[str], kind: str, file: str) -> Predictions:
+    """Scores checked, probabilities as logs; predictions are the classes of the largest where none were given."""
+    table, names = found.table, list(_text(pd.Series(names, name="class name"), file))
+    if len(set(names)) < len(names) or len(names) != scores.shape[1]:
+        raise ClamkitError(
+            f"{file} has {scores.shape[1]} columns of {kind or 'scores'} and {len(set(names))} different class names: "
+            "give one name for each column."
+        )
+    table = table.assign(label=_named(table["label"], names))
+    unknown = ~table["label"].isin(names)
+    if unknown.any():
+        raise ClamkitError(
+            f"{unknown.sum():,} labels of {file} have no column of {kind or 'scores'} "
+            f"({some(sorted(table.loc[unknown, 'label'].unique()))}): labels must be names of the columns "
+            f"({some(names)}), or numbers from 0 to {len(names) - 1}."
+        )
+    if not np.issubdtype(scores.dtype, np.number) or not (fine := np.isfinite(scores).all(axis=1)).all():
+        which = f"row {fine.argmin() + 1}" if np.issubdtype(scores.dtype, np.number) else f"type {scores.dtype}"
+        raise ClamkitError(f"the {kind or 'scores'} of {file} are not all finite numbers (first: {which}): mend these.")
+    if kind != "logits":
+        sums = scores.sum(axis=1, dtype=np.float64)
+        proper = (scores >= 0).all(axis=1) & (np.abs(sums - 1) <= SUM_TOLERANCE)
+        if kind == "probabilities" and not proper.all():
+            row = proper.argmin()
+            raise ClamkitError(
+                f"the probabilities of {(~proper).sum():,} of {len(proper):,} images of {file} are negative or do not "
+                f"sum to 1 (row {row + 1}: {sums[row]:.3g}): give the softmax of all classes, or, if these are logits, "
+                "call them so (logits in an npz file, logit_<class> in a table)."
+            )
+        kind = "probabilities" if proper.all() else "logits"
+    best = np.array(names, dtype=object)[scores.argmax(axis=1)]
+    if "prediction" in table:
+        table = table.assign(prediction=_named(table["prediction"], names))
+    differs = int((table["prediction"] != best).sum()) if "prediction" in table else 0
+    table = table if "prediction" in table else table.assign(prediction=best)
+    if kind == "probabilities":
+        scores = np.log(scores.astype(np.float32 if scores.dtype == np.float16 else scores.dtype) + TINY)
+    return replace(found, table=table, scores=scores, names=tuple(names), kind=kind, differs=differs)
+
+
+def _named(column: pd.Series, names: Sequence[str]) -> pd.Series:
+    """Class numbers as names, where they are numbers and the names are not."""
+    kinds = pd.Index(column.unique())
+    if kinds.isin(names).all() or not all(re.fullmatch(r"\d+", kind) and int(kind) < len(names) for kind in kinds):
+        return column
+    return column.map({kind: names[int(kind)] for kind in kinds})
+
+
+def _text(column: pd.Series, name: str, called: str | None = None) -> pd.Series:
+    """Names without blanks around them, é always one character (NFC); whole numbers that were written as 3.0 are 3."""
+    codes, kinds = pd.factorize(column, use_na_sentinel=False)
+    text = pd.Series(kinds).astype(str).str.strip().str.normalize("NFC")
+    bad = pd.Series(kinds).isna() | text.str.lower().isin(["", "nan"])
+    if bad.any():
+        rows = bad.to_numpy()[codes]
+        raise ClamkitError(
+            f"{name} has no {called or column.name} in {rows.sum()} of {len(rows)} rows (first: line "
+            f"{rows.argmax() + 2}): fill them in or leave the rows out."  # the header is line 1
+        )
+    if text.str.fullmatch(r"-?\d+(\.0+)?").all():
+        text = text.str.replace(r"\.0+$", "", regex=True)
+    return pd.Series(text.to_numpy(object)[codes], column.index)

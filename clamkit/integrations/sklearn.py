@@ -1,0 +1,103 @@
+"""Class biases as a scikit-learn classifier.
+
+from clamkit.integrations.sklearn import ClassBias
+
+ClassBias(LogisticRegression(), max_cost=0.005).fit(X, y).predict(X_new)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+
+from clamkit.integrations import missing
+from clamkit.methods.posthoc import fit_biases
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.utils import get_tags
+    from sklearn.utils.metaestimators import available_if
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise missing("scikit-learn") from error
+
+TINY = 1e-12  # added to probabilities before the log
+
+
+class ClassBias(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+    """Any classifier with one bias a class added to its logits, fitted on predictions of images it did not see.
+
+    estimator     with predict_proba or decision_function; default LogisticRegression()
+    objective, max_cost   as in `clamkit.fit_biases`
+    cv            parts of the data: each is predicted by a copy that is fitted on the others, and biases are fitted on
+                  these predictions; estimator_ is then fitted on everything
+    random_state  of the parts
+
+    Fitted: classes_, estimator_, bias_ (one number for each of classes_), biases_ (the `Biases`, None where a class has
+    too few images for parts: then bias_ is zero).
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        objective: str = "average-std",
+        max_cost: float | None = None,
+        cv: int = 5,
+        random_state: int | None = 0,
+    ):
+        self.estimator, self.objective, self.max_cost = estimator, objective, max_cost
+        self.cv, self.random_state = cv, random_state
+
+    def fit(self, X: Any, y: Any) -> ClassBias:
+        X, y = validate_data(self, X, y, accept_sparse=True, ensure_all_finite=False, dtype=None)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"biases need at least two classes, and y has one class: {self.classes_[0]!r}.")
+        estimator = LogisticRegression() if self.estimator is None else self.estimator
+        self.estimator_ = clone(estimator).fit(X, y)
+        self.bias_, self.biases_ = np.zeros(len(self.classes_)), None
+        parts = min(self.cv, int(np.bincount(labels).min()))
+        if parts >= 2:
+            method = "predict_proba" if hasattr(self.estimator_, "predict_proba") else "decision_function"
+            split = StratifiedKFold(parts, shuffle=True, random_state=self.random_state)
+            scores = _logits(cross_val_predict(clone(estimator), X, y, cv=split, method=method), method)
+            names = [str(name) for name in self.classes_]
+            options = {"objective": self.objective, "max_cost": self.max_cost, "class_names": names}
+            self.biases_ = fit_biases(scores, labels, **options)
+            self.bias_ = self.biases_.values
+        return self
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse=True, ensure_all_finite=False, dtype=None, reset=False)
+        method = "predict_proba" if hasattr(self.estimator_, "predict_proba") else "decision_function"
+        return _logits(getattr(self.estimator_, method)(X), method) + self.bias_
+
+    def predict(self, X: Any) -> np.ndarray:
+        best = self._scores(X).argmax(axis=1)
+        return self.classes_[best]
+
+    @available_if(lambda self: hasattr(getattr(self, "estimator_", self.estimator), "predict_proba"))
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities ∝ those of the estimator times exp(bias)."""
+        return softmax(self._scores(X), axis=1)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(LogisticRegression() if self.estimator is None else self.estimator)
+        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.input_tags.sparse, inner.input_tags.allow_nan
+        return tags
+
+
+def _logits(found: np.ndarray, method: str) -> np.ndarray:
+    """One column a class: logs of probabilities, or decisions; a binary decision z is the columns 0 and z."""
+    if method == "predict_proba":
+        return np.log(found + TINY)
+    return np.column_stack([np.zeros(len(found)), found]) if found.ndim == 1 else found

@@ -1,0 +1,66 @@
+"""Advice: each situation gets its own, and the numbers in it are those of the data."""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from clamkit.apps.advice import advice
+from clamkit.apps.diagnose import diagnose
+from clamkit.apps.predictions import read
+from tests.methods.logits import UNEVEN, images
+
+from .tables import table
+
+
+def predictions(logits, labels):
+    return read(pd.DataFrame(logits, columns=[f"logit_{i}" for i in range(logits.shape[1])]).assign(label=labels))
+
+
+def test_noise_only_asks_for_more_images_and_nothing_else():
+    """20 alike classes of 25 images: v(1 − v)/n = 0.01² needs n = 0.16/0.0001, some 1,600 images at v = 0.8."""
+    rng = np.random.default_rng(3)
+    label = np.repeat(np.arange(20), 25)
+    prediction = np.where(rng.random(500) < 0.8, label, (label + 1) % 20)
+    (line,) = advice(diagnose(pd.DataFrame({"label": label, "prediction": prediction})))
+    assert line.startswith("Collect more test images first")
+    needed = int(re.search(r"About ([\d,]+) of each", line)[1].replace(",", ""))
+    assert 100 < needed < 2500
+
+
+def test_a_confused_pair_is_named_with_its_share():
+    """30 of the 40 errors are between cat and dog, either way."""
+    names = [f"n{i}" for i in range(8)]
+    rows = [
+        "cat→cat*80",
+        "cat→dog*20",
+        "dog→dog*90",
+        "dog→cat*10",
+        "n0→n1*10",
+        *(f"{name}→{name}*100" for name in names),
+    ]
+    assert advice(diagnose(table(*rows)))[0].startswith(
+        "Look at images of cat / dog: this pair makes 75 % of all errors"
+    )
+
+
+def test_biases_are_advised_where_they_help_and_not_where_they_do_not():
+    model = predictions(*UNEVEN)
+    lines = advice(diagnose(model), model)
+    assert lines[0].startswith("Use class biases: without training they move the worst 10 % by +24.7 points")
+    hard = predictions(*images(300, [3.0, 1.0, 3.0, 2.0], calibrated=True))
+    lines = advice(diagnose(hard), hard)
+    assert "lass biases" in lines[0]
+    assert "train with CLAM" in lines[-1]
+
+
+def test_predictions_alone_are_asked_for_logits():
+    lines = advice(diagnose(table("a→a*50", "a→b*50", "b→b*95", "b→a*5")))
+    assert "clamkit fix logits.npz" in lines[0]
+    assert "from 50.0 %" in lines[0]
+    assert "--method clam_kl --tau 0.1" in lines[1]
+
+
+def test_even_classes_are_left_alone():
+    (line,) = advice(diagnose(table("a→a*9000", "a→b*1000", "b→b*9200", "b→a*800")))
+    assert line.startswith("The classes are even: without sampling noise the std over them is 1.4 %")

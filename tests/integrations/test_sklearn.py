@@ -1,0 +1,85 @@
+"""ClassBias under scikit-learn's own checks, and what it does to a class that the data hold down."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'clamkit[trainers]'")
+from sklearn.datasets import make_classification
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import recall_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from clamkit.integrations.sklearn import ClassBias
+
+
+@pytest.mark.slow
+@parametrize_with_checks([ClassBias(), ClassBias(LinearSVC(), cv=2), ClassBias(LogisticRegression(), max_cost=0.01)])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def unbalanced():
+    """(X, y, X_test, y_test): one class is rare in training, all are equally frequent in the test."""
+    X, y = make_classification(6000, 8, n_informative=5, n_classes=3, class_sep=0.8, random_state=0)
+    rare = (y == 2) & (np.arange(len(y)) % 12 > 0)
+    train = (np.arange(len(y)) < 4000) & ~rare
+    names = np.array(["cat", "dog", "yak"])
+    return X[train], names[y[train]], X[4000:], names[y[4000:]]
+
+
+@pytest.mark.parametrize("inner", [LogisticRegression(), LinearSVC()], ids=lambda inner: type(inner).__name__)
+def test_a_rare_class_is_raised(unbalanced, inner):
+    X, y, X_test, y_test = unbalanced
+    plain, biased = inner.fit(X, y), ClassBias(inner).fit(X, y)
+    worst = [recall_score(y_test, model.predict(X_test), average=None)[2] for model in (plain, biased)]
+    assert worst[1] > worst[0] + 0.15
+    assert biased.bias_.argmax() == 2
+    assert biased.biases_.class_names == ("cat", "dog", "yak")
+    assert hasattr(biased, "predict_proba") == hasattr(plain, "predict_proba")
+
+
+def test_it_predicts_the_estimators_log_probabilities_plus_the_biases(unbalanced):
+    X, y, X_test, _ = unbalanced
+    model = ClassBias(LogisticRegression()).fit(X, y)
+    p = LogisticRegression().fit(X, y).predict_proba(X_test) * np.exp(model.bias_)
+    np.testing.assert_allclose(model.predict_proba(X_test), p / p.sum(1, keepdims=True), rtol=1e-6)
+    assert (model.predict(X_test) == model.classes_[p.argmax(1)]).all()
+
+
+@pytest.mark.slow
+def test_it_works_in_pipelines_and_searches(unbalanced):
+    X, y, _, _ = unbalanced
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), ClassBias(LogisticRegression(), cv=3)),
+        {"classbias__max_cost": [0.0, None], "classbias__estimator__C": [0.1, 1.0]}, cv=2, scoring="balanced_accuracy",
+    ).fit(X, y)  # fmt: skip
+    assert search.best_score_ > cross_val_score(LogisticRegression(), X, y, cv=2, scoring="balanced_accuracy").mean()
+
+
+def test_a_class_with_one_image_gets_no_biases():
+    X, y = np.arange(20.0)[:, None], np.array([0] * 10 + [1] * 9 + [2])
+    model = ClassBias().fit(X, y)
+    assert model.biases_ is None
+    assert not model.bias_.any()
+    assert model.predict(X).shape == (20,)
+
+
+@pytest.mark.slow
+def test_missing_values_go_to_those_who_take_them(unbalanced):
+    X, y, X_test, _ = unbalanced
+    X = np.where(np.random.default_rng(0).random(X.shape) < 0.05, np.nan, X)
+    assert set(ClassBias(HistGradientBoostingClassifier(max_iter=5), cv=2).fit(X, y).predict(X_test)) <= {*y}
+    with pytest.raises(ValueError, match="NaN"):
+        ClassBias().fit(X, y)
+
+
+def test_wrong_settings_are_told(unbalanced):
+    X, y, _, _ = unbalanced
+    with pytest.raises(ValueError, match="unknown objective 'wurst'"):
+        ClassBias(objective="wurst").fit(X, y)
