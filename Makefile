@@ -45,7 +45,7 @@ lint: setup
 
 # everything but the browser: slow tests, Dask, faults and every notebook; then how much of the core was reached
 test: extras
-	@$(BIN)/python -m pytest --nbval -m "not browser" \
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval -m "not browser" \
 		--cov=clamkit --cov-report=term:skip-covered
 	@echo "coverage of the core:"
 	@$(BIN)/coverage report --include='$(CORE)' --skip-covered --fail-under=90
