@@ -23,7 +23,7 @@ sys.path.append(str(ROOT / "notebooks"))  # helpers, as the notebooks import the
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
 def pytest_cmdline_main(config):
     """The whole suite runs on two cores, a file a worker; tests that are named run in this process."""
-    if hasattr(config, "workerinput") or config.getoption("cov_source", None):  # such a worker; or --cov has set itself up
+    if hasattr(config, "workerinput") or config.getoption("cov_source", None):  # a worker; --cov is set up already
         return
     if config.args_source is config.ArgsSource.TESTPATHS and config.getoption("numprocesses", 0) is None:
         config.option.numprocesses, config.option.dist = 2, "loadfile"
