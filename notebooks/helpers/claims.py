@@ -91,6 +91,8 @@ def table(found: Sequence[Finding]) -> pd.DataFrame:
 
     Rows with fewer seeds than a test takes are not tested, and not counted. The verdicts are those of `metrics.decide`.
     """
+    if not found:
+        return pd.DataFrame(columns=["kind", "claim", "where", "what", "n", "effect", "low", "high", "p", "verdict"])
     frame = pd.DataFrame([_row(finding) for finding in found])
     for _, family in frame[frame["n"] >= FEWEST].groupby("kind"):
         for column in ("p", "p_equal"):
@@ -429,6 +431,8 @@ def as_markdown(frame: pd.DataFrame) -> str:
 
     A cell has the verdict and the number of seeds, the effect with its interval, p and the paper's number.
     """
+    if frame.empty:
+        return NO_RUNS
     frame = frame.assign(cell=[_cell(row) for row in frame.itertuples()])
     wide = frame.pivot_table("cell", ["claim", "what"], "where", "first", sort=False, fill_value="")
     lines = [["", *wide.columns], ["---"] * (1 + wide.shape[1])]
