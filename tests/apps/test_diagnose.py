@@ -172,6 +172,7 @@ def test_odd_class_names_are_names():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_reading_and_diagnosing_needs_neither_torch_nor_matplotlib():
     code = "import sys, clamkit.apps.diagnose; print(*({'torch', 'matplotlib', 'pandas'} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["pandas"]

@@ -35,6 +35,7 @@ def asks_for(monkeypatch):
     return ask
 
 
+@pytest.mark.slow
 def test_a_sound_machine_lacks_nothing(without, asks_for):
     asks_for("torch>=2.6", "papermill>=2.6; extra == 'lab'")
     without()

@@ -51,6 +51,7 @@ def test_bfloat16_where_it_is_slow_or_broken(monkeypatch):
         mixed_precision(torch.device("cpu"), True)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("CLAMKIT_DATA", str(tmp_path))
     device.bfloat16_speed.cache_clear()

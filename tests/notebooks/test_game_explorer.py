@@ -91,6 +91,7 @@ def test_drawing_leaves_the_style_alone():
     assert (mpl.rcParams["axes.grid"], mpl.rcParams["figure.constrained_layout.use"]) == before
 
 
+@pytest.mark.slow
 def test_a_slider_redraws_picture_and_numbers():
     found = controls(game_explorer(Settings(rounds=20)))
     image, numbers = found["Image"].value, found["HTML"].value

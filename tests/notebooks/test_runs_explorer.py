@@ -33,6 +33,7 @@ def test_every_control_of_the_runs_redraws(runs, none_committed):
     assert links.count("download=") == 2
 
 
+@pytest.mark.slow
 def test_the_explorer_shows_the_runs_of_one_setting(runs, none_committed):
     found = controls(runs_explorer())
     assert found["methods"].options == ("Normal", "CLAM")

@@ -59,6 +59,7 @@ def test_one_picture_is_redrawn(screen, small_npz, tmp_path):
     assert run.history.equals(unwatched.history), "looking changes nothing"
 
 
+@pytest.mark.slow
 def test_each_training_has_its_picture(screen, monkeypatch):
     monkeypatch.setattr("clamkit.plots.runs.LIVE_DPI", 20)
     shown, updated = screen

@@ -125,6 +125,7 @@ def test_percent_and_titles():
     assert {name for name, title in plots.TITLES.items() if title.endswith("↑")} == {"average", "worst", "best"}
 
 
+@pytest.mark.slow
 def test_importing_the_figures_costs_neither_torch_nor_seaborn():
     code = "import sys, clamkit.plots; print([m for m in ('torch', 'seaborn', 'IPython') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
