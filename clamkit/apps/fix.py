@@ -89,7 +89,7 @@ def fix(source: Source, *, max_cost: float | None = None, target: tuple[str, flo
         parts = [((scores, labels), data.held_out)]
         whole, measured = data.held_out, "Fitted on the held-out images, measured on the test images."
     else:
-        if data.title.count(", seed "):
+        if data.is_run:
             raise ClamkitError(
                 f"{data.title} has no held-out images to fit biases on, and test images are not for fitting: train it "
                 "with --holdout 50, images of each class."

@@ -50,6 +50,7 @@ class Predictions:
     names: tuple[str, ...] = ()
     kind: str = "logits"
     held_out: tuple[np.ndarray, np.ndarray] | None = None
+    is_run: bool = False  # its test images are then not for fitting
     differs: int = 0  # predictions that are not the class of the largest score
 
     @property
@@ -189,7 +190,7 @@ def _from_run(folder: Path) -> Predictions:
         )
     names = run.class_names
     table = run.predictions.apply(lambda column: pd.Series(np.array(names, dtype=object)[column]))
-    found = Predictions(title_of(run.config), table)
+    found = Predictions(title_of(run.config), table, is_run=True)
     if not (folder / LOGITS).is_file():
         return found
     logits = run.logits

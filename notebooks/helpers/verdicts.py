@@ -52,7 +52,7 @@ def about(
     if values.empty:
         return f"{claim}: {NOTHING}."
     beyond = (bound - values if above else values - bound).rename("value")
-    word = overall_verdict(compare(beyond, 0 * beyond)).partition(":")[0]
+    word = overall_verdict(compare(beyond, 0 * beyond, margin=0.0)).partition(":")[0]  # no size of it is "none"
     return f"{claim}: {word}. {what} {estimate(values, digits, unit)}."
 
 

@@ -30,19 +30,24 @@ def test_every_form_of_the_same_logits_gives_the_same_biases(npz, tmp_path):
     logits, labels = UNEVEN
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     named = np.array(NAMES)[labels]
-    forms = {"p.npz": None}
+    forms = ["p.npz", "l.parquet"]
     np.savez(tmp_path / "p.npz", probs=p, y=labels)
     for file, prefix, values in (("l.csv", "logit_", logits), ("p.csv", "prob.", p), ("bare.csv", "", p)):
         frame = pd.DataFrame(values, columns=[prefix + name for name in NAMES]).assign(label=named)
         frame.to_csv(tmp_path / file, index=False)
-        forms[file] = None
+        forms.append(file)
     pd.DataFrame({"label": labels, "logits": list(logits)}).to_parquet(tmp_path / "l.parquet")
     expected = fix(npz)
-    for file in [*forms, "l.parquet"]:
+    for file in forms:
         found = fix(tmp_path / file)
         np.testing.assert_allclose(found.biases.values, expected.biases.values, atol=1e-6, err_msg=file)
         assert found.kind == ("probabilities" if file[0] in "pb" else "logits")
     assert expected.biases.class_names == NAMES
+
+
+def test_a_file_named_like_a_run_is_a_file(npz):
+    named = npz.rename(npz.with_name("Normal, cats, crop 0.3, seed 1.npz"))
+    assert fix(named).measured.startswith("Fitted on one half of the images")
 
 
 def test_what_is_reported_comes_from_the_other_half(npz):
