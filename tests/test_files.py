@@ -4,9 +4,11 @@ import hashlib
 import json
 import os
 
+import numpy as np
 import pytest
 
-from clamkit.files import atomic, sha256, write_json
+from clamkit.errors import ClamkitError
+from clamkit.files import atomic, read_arrays, sha256, write_json
 
 
 def test_a_file_appears_when_the_block_ends(tmp_path):
@@ -67,3 +69,15 @@ def test_json_reads_back(tmp_path):
 def test_sha256_is_hashlibs():
     assert sha256(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert sha256(bytes(1000)) == hashlib.sha256(bytes(1000)).hexdigest()
+
+
+def test_arrays_and_what_is_none(tmp_path):
+    np.savez(tmp_path / "good.npz", a=[1, 2])
+    assert read_arrays(tmp_path / "good.npz")["a"].tolist() == [1, 2]
+    (tmp_path / "text.npz").write_text("label,prediction\n")
+    np.savez(tmp_path / "objects.npz", a=np.array([None]))
+    (tmp_path / "half.npz").write_bytes((tmp_path / "good.npz").read_bytes()[:-30])
+    for name, words in (("text", "is no .npz file"), ("half", "is no .npz file"), ("objects", "of plain arrays")):
+        with pytest.raises(ClamkitError, match=words) as raised:
+            read_arrays(tmp_path / f"{name}.npz")
+        assert "unsafely" not in str(raised.value) or name == "objects"

@@ -3,6 +3,7 @@
 import json
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,8 @@ from clamkit.lab.grids import Grid
 from clamkit.lab.notebooks import notebook_config
 from clamkit.methods.specs import METHODS
 from clamkit.methods.weighters import build_method
-from helpers.run_measures import settling_epoch
+from helpers.run_measures import order_agreement, settling_epoch
+from tests.faults.fuzzing import fuzzed
 
 fuzz = partial(settings, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 numbers = st.floats() | st.integers() | st.integers(-3, 3) | st.floats(0, 1)
@@ -189,7 +191,7 @@ def test_histories_by_hand(cases):
         attempt(metrics.fairness_over_epochs, frame)
         attempt(settling_epoch, frame)
         attempt(metrics.fairness, frame.iloc[:, 0])
-        attempt(metrics.order_agreement, frame.iloc[:, 0], frame.iloc[:, 1])
+        attempt(order_agreement, frame.iloc[:, 0], frame.iloc[:, 1])
 
     check()
 
@@ -262,6 +264,17 @@ def test_datasets(cases):
             assert dataset is None or dataset.sizes.tolist() == counts
 
     check()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="bounds the memory as Linux does")
+def test_mutated_files_and_small_ones_that_say_they_are_large(tmp_path):
+    """Every kind of file that is read, in a process with little memory; `make faults` has 20,000 of them."""
+    count = fuzzed(tmp_path, 500)
+    assert count["crashes"] == 0
+    assert count["bombs"] == 11
+    assert count["inputs"] == count["read"] + count["refused in words"] == 500
+    assert min(count["read"], count["refused in words"]) > 20
 
 
 @pytest.mark.parametrize("name", texts)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from clamkit.errors import ClamkitError, unknown
+from clamkit.errors import ClamkitError, check_known
 from clamkit.methods.specs import METHODS
 
 MODELS = (
@@ -40,13 +40,21 @@ PROTOCOLS = {
 
 
 class RunConfig(BaseModel):
-    """One training run. The defaults are the small CPU recipe on the embedded data."""
+    """One training run. The defaults are the small CPU recipe on the embedded data.
+
+    >>> RunConfig(method="clam_kl", tau=0.1, crop_lower_bound=0.3, seed=1).epochs
+    15
+    >>> RunConfig(method="clamm")
+    Traceback (most recent call last):
+        ...
+    clamkit.errors.ClamkitError: unknown method 'clamm'. Did you mean 'clam'?...
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    dataset: str = Field("fashion_mnist_mini", description="a known name, an .npz file or an image folder")
+    dataset: str = Field("fashion_mnist_mini", description="a known name, an .npz file, an image folder or a CSV file")
     data_dir: str | None = Field(None, description="where to look first for the dataset")
-    skip_bad_images: bool = Field(False, description="leave image files out that do not decode")
+    skip_bad_images: bool = Field(False, description="leave image files out that do not decode or are missing")
     per_class: int | None = Field(None, ge=1, description="training images of each class to use; default all")
     holdout: int = Field(0, ge=0, description="images of each class kept out of training, the same for every seed")
 
@@ -121,8 +129,7 @@ class RunConfig(BaseModel):
 
     def __init__(self, **fields: Any):
         for key in fields:
-            if key not in type(self).model_fields:
-                raise unknown("setting", key, type(self).model_fields)
+            check_known("setting", key, type(self).model_fields)
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -132,8 +139,7 @@ class RunConfig(BaseModel):
     @classmethod
     def _known(cls, value: str, info: ValidationInfo) -> str:
         allowed = METHODS if info.field_name == "method" else MODELS
-        if value not in allowed:
-            raise unknown(str(info.field_name), value, allowed)
+        check_known(str(info.field_name), value, allowed)
         return value
 
     @field_validator("class_weights", "crop_bounds", mode="before")
@@ -152,10 +158,7 @@ class RunConfig(BaseModel):
     @classmethod
     def _are_shares(cls, value: tuple[float, ...] | str | None) -> tuple[float, ...] | str | None:
         if isinstance(value, tuple) and not (value and all(0 < bound <= 1 for bound in value)):
-            raise ClamkitError(
-                f"crop_bounds={value!r} is not allowed: for each class the smallest share of the area that a crop "
-                "keeps, a number above 0 and at most 1."
-            )
+            raise ClamkitError(f"crop_bounds={value!r} is not allowed: give shares of the area, above 0 and at most 1.")
         return value
 
     @model_validator(mode="after")
@@ -164,10 +167,8 @@ class RunConfig(BaseModel):
             name = "crop_bounds" if self.crop_bounds else "whole_views"
             raise ClamkitError(f"{name} are of crops: with augmentation={self.augmentation!r} nothing is cropped.")
         if self.whole_views and isinstance(self.crop_bounds, tuple) and max(self.crop_bounds) == 1:
-            raise ClamkitError(
-                f"whole_views={self.whole_views} is the share of every class, but a bound of 1 in crop_bounds shows "
-                "all images of its class whole: give bounds below 1, or leave whole_views away."
-            )
+            why = "a bound of 1 in crop_bounds shows all images of its class whole"
+            raise ClamkitError(f"whole_views={self.whole_views} is the share of every class, but {why}: give others.")
         own = METHODS[self.method]
         if self.acts_on == "sampling" and (own.acts_on == "logits" or (own.acts_on, own.every) == ("loss", "batch")):
             raise ClamkitError(f"acts_on='sampling' does not go with method {self.method!r}, whose loss is its own.")

@@ -62,10 +62,7 @@ def mixed_precision(device: torch.device, amp: bool | str = True) -> torch.dtype
         if amp == "auto":
             return torch.bfloat16 if speed >= PAYS else None
         if not speed:
-            raise ClamkitError(
-                "amp=True computes in bfloat16, which does not work on this processor with this torch. Set amp=False, "
-                "or amp='auto', which takes it only where it works and pays."
-            )
+            raise ClamkitError("amp=True: bfloat16 does not work on this processor. Set amp=False, or amp='auto'.")
         if speed < 1:
             warnings.warn(f"bfloat16 has {speed:.2f} times float32's speed here; amp='auto' leaves it.", stacklevel=2)
     old = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)

@@ -60,6 +60,10 @@ def train(
     device    "auto" takes CUDA, then MPS, then the CPU
     progress  a bar over the epochs; default: only for people (a terminal or a notebook, CLAMKIT_PROGRESS not 0)
     watch     called after each epoch with the history so far and the class names: `plots.live_view()` draws them
+
+    >>> run = train(RunConfig(method="clam", epochs=1, per_class=20), runs="my_runs", progress=False)
+    >>> len(run.test_accuracy)  # one for each class
+    10
     """
     run = RunStore(runs).run(config)
     with distributed.group(find_device(device)) as where:
@@ -298,10 +302,8 @@ def _summary(state: TrainingState, labels: np.ndarray, predicted: np.ndarray, se
 def _resume(run: RunFolder, dataset: Dataset) -> dict | None:
     if saved := run.load_checkpoint():
         if saved["data"] != dataset.sha256:
-            raise ClamkitError(
-                f"{run.folder.name} was begun on other content of {dataset.name} than is there now: restore the data, "
-                "or move the run folder away and start anew."
-            )
+            what = f"{run.folder.name} was begun on other content of {dataset.name} than is there now"
+            raise ClamkitError(f"{what}: restore the data, or move the run folder away and start anew.")
         run.read_or_set_aside("history.parquet", pd.read_parquet)
     return saved
 
@@ -318,10 +320,8 @@ def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
 def _check_bounds(config: RunConfig, dataset: Dataset) -> None:
     bounds = config.crop_bounds
     if isinstance(bounds, tuple) and len(bounds) != dataset.num_classes:
-        raise ClamkitError(
-            f"crop_bounds has {len(bounds)} numbers, but {dataset.name} has {dataset.num_classes} classes: give one "
-            "for each, in the order of the classes."
-        )
+        classes = f"{dataset.name} has {dataset.num_classes} classes"
+        raise ClamkitError(f"crop_bounds has {len(bounds)} numbers, but {classes}: give one for each, in their order.")
     if bounds and isinstance(dataset.x_train, Files):
         raise ClamkitError(f"crop_bounds work on images in memory: {dataset.name} is read file by file.")
 
@@ -330,10 +330,7 @@ def _check_shares(config: RunConfig, samples: int) -> None:
     """Every process needs a part of every batch, or the others would wait for it for ever."""
     smallest, world = samples // math.ceil(samples / config.batch_size), distributed.world_size()
     if smallest < world:
-        raise ClamkitError(
-            f"batches of {smallest} images cannot be shared by {world} processes: give a larger batch_size, or "
-            "start fewer."
-        )
+        raise ClamkitError(f"batches of {smallest} images cannot be shared by {world} processes: take larger ones.")
     if config.skip_bad_images:
         raise ClamkitError("skip_bad_images works with one process only: take the files out that it names, then go on.")
 

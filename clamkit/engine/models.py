@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clamkit.engine.config import MODELS
-from clamkit.errors import ClamkitError, unknown
+from clamkit.errors import ClamkitError, check_known
 
 PATCH = {"imagenet": 16, "small": 4}  # by stem: pixels of a ViT's patch
 VITS = {"tiny_vit": (4, 4, 64), "vit_small": (12, 6, 384), "vit_base": (12, 12, 768)}  # layers, heads, width
 FAST = {"fastnet_small": (32, 128, 128), "fastnet": (64, 256, 256), "fastnet_wide": (96, 384, 384)}  # channels
-FAST_SIZES = (24, 128)  # pixels a fastnet takes, from and to
 FILTERS = 12  # pairs of filters in the first layer of a fastnet, at most
 NOISE = 5e-4  # added to the variances it divides by
 
@@ -56,11 +55,8 @@ class FastNet(nn.Module):
 
     def __init__(self, channels: int, widths: tuple[int, ...], num_classes: int, image_size: int):
         super().__init__()
-        if not FAST_SIZES[0] <= image_size <= FAST_SIZES[1]:
-            raise ClamkitError(
-                f"a fastnet takes images of {FAST_SIZES[0]} to {FAST_SIZES[1]} pixels, not {image_size}: set another "
-                "image_size, or take a resnet."
-            )
+        if not 24 <= image_size <= 128:
+            raise ClamkitError(f"a fastnet takes images of 24 to 128 pixels, not {image_size}: set another image_size.")
         stride = math.ceil(image_size / 32)
         pairs = min(FILTERS, channels * (stride + 1) ** 2)
         self.patches = nn.Conv2d(channels, 2 * pairs, stride + 1, stride)
@@ -107,10 +103,8 @@ def build_model(
                 4 pixels instead of 16
     image_size  needed by the ViTs and fastnets alone
     """
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    if stem not in PATCH:
-        raise unknown("stem", stem, PATCH)
+    check_known("model", name, MODELS)
+    check_known("stem", stem, PATCH)
     if name == "tiny_resnet":
         return tiny_resnet(num_classes, channels)
     if name in FAST:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clamkit.errors import unknown
+from clamkit.errors import check_known
 from clamkit.methods.specs import paper_dataset_like
 
 # appendix "Compute"; hours are on one GPU. The weight decay stands in the released code alone.
@@ -51,8 +51,7 @@ LONG = {
 
 def recipe(name: str, dataset: str) -> dict[str, Any]:
     """Fields of a run of this recipe; a dataset that the paper has not is treated like the one most like it."""
-    if name not in tuple(RECIPES):
-        raise unknown("recipe", str(name), RECIPES)
+    check_known("recipe", name, RECIPES)
     return {"dataset": dataset} | RECIPES[name](paper_dataset_like(dataset))
 
 

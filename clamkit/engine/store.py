@@ -12,7 +12,7 @@ import os
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from clamkit import paths
+from clamkit.engine import index
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
-from clamkit.files import atomic, sha256, write_json
+from clamkit.files import atomic, flush, sha256, write_json
 
 if TYPE_CHECKING:  # imported where they are used: looking which runs there are needs neither
     import numpy as np
@@ -48,7 +49,12 @@ class Logits(NamedTuple):
 
 
 class Run(ABC):
-    """One run, wherever it is kept: a folder on disk (`RunFolder`), or a row of the committed results."""
+    """One run, wherever it is kept: a folder on disk (`RunFolder`), or a row of the committed results.
+
+    >>> run = train(RunConfig(method="clam", epochs=1, per_class=20), runs="my_runs", progress=False)
+    >>> isinstance(run, Run), run.wide("weight").shape  # epochs × classes
+    (True, (1, 10))
+    """
 
     @property
     @abstractmethod
@@ -109,7 +115,7 @@ class RunFolder(Run):
 
     @property
     def done(self) -> bool:
-        return (self.folder / "DONE").is_file()
+        return os.path.isfile(f"{self.folder}/DONE")  # asked of every run; a Path of its own would take longer
 
     @property
     def state(self) -> str:
@@ -216,6 +222,8 @@ class RunFolder(Run):
         """Only one process trains a run; the lock ends with its process, however that ends."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            for folder in list(self.folder.parents)[:5]:  # up to the one that the runs folder lies in
+                flush(folder)
             with FileLock(self.folder / ".lock", timeout=LOCK_TIMEOUT_S):
                 yield
         except Timeout:
@@ -233,6 +241,7 @@ class RunFolder(Run):
             for name in self.damaged():
                 self.set_aside(name, "not what was written")
                 (self.folder / "DONE").unlink(missing_ok=True)
+            flush(self.folder)
         path, found = self.folder / "config.json", None
         if path.is_file():
             try:
@@ -271,6 +280,7 @@ class RunFolder(Run):
                 raise OSError(f"{path.name} could not be written, is the disk full? ({error})") from error
             if path.is_file():
                 os.replace(path, self.folder / "checkpoint.previous.pt")
+        flush(self.folder)
 
     def read_or_set_aside(self, name: str, reader: Callable[[Path], Any]) -> Any:
         """What is in a file of an unfinished run; None if it is not there, or damaged and now set aside."""
@@ -318,13 +328,19 @@ class RunFolder(Run):
         write_json(self.folder / "summary.json", summary)
         (self.folder / "checkpoint.previous.pt").unlink(missing_ok=True)
         files = [self.folder / name for name in (*RESULTS, *([LOGITS] if logits else []))]
+        flush(self.folder)  # DONE is never there before what it vouches for
         write_json(self.folder / "DONE", {file.name: sha256(file.read_bytes()) for file in files})
+        flush(self.folder)
         for name in ("history", "summary", "predictions", "logits"):
             self.__dict__.pop(name, None)
 
 
 class RunStore:
-    """All runs below a folder, by default `paths.runs()`."""
+    """All runs below a folder, by default `paths.runs()`.
+
+    >>> len(RunStore("no_runs_yet").frame())
+    0
+    """
 
     def __init__(self, root: str | os.PathLike | None = None):
         self.root = Path(root).expanduser().resolve() if root else paths.runs()
@@ -334,38 +350,18 @@ class RunStore:
 
     def runs(self, *, finished: bool = True) -> list[RunFolder]:
         """Runs found on disk, in the order of their folders."""
-        marker = "DONE" if finished else "config.json"
-        return [RunFolder(path.parent) for path in sorted(self.root.glob(f"*/*/*/*/{marker}"))]
+        return list(map(RunFolder, index.folders(self.root, "DONE" if finished else "config.json")))
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self, left_out: list[str] | None = None) -> pd.DataFrame:
         """One row for each finished run: the config's fields, `strength` of its augmentation, the final metrics.
 
-        Rows once read and checked are kept in `.index.json`, each under the SHA-256 of its run's `DONE` and the sizes
-        and times of the files it came from: one that changed is read anew.
+        Rows once read and checked are kept in `.index.json`; one whose files changed is read anew. A damaged run
+        raises, or is left out and what is wrong with it put into `left_out`.
         """
         import pandas as pd
 
-        kept, rows = self._index(), {}
-        for run in self.runs():
-            files = [run.folder / "config.json", run.folder / "summary.json"]
-            seen = [(f.stat().st_size, f.stat().st_mtime_ns) if f.is_file() else None for f in files]
-            name = run.folder.relative_to(self.root).as_posix()
-            key = f"{name} {sha256(repr(seen).encode() + (run.folder / 'DONE').read_bytes())}"
-            rows[key] = (kept.get(key) or _row(run)) | {"folder": str(run.folder)}
-        if rows.keys() != kept.keys():
-            body = json.dumps([list(RunConfig.model_fields), rows])
-            with suppress(OSError), atomic(self.root / ".index.json") as temporary:  # a folder may be read-only
-                temporary.write_text(f"{sha256(body.encode())}\n{body}", encoding="utf-8")
-        return pd.DataFrame(list(rows.values()))
-
-    def _index(self) -> dict[str, dict]:
-        """Rows by key; empty if there is no index, or it is damaged or of another version of the kit."""
-        try:
-            digest, body = (self.root / ".index.json").read_text(encoding="utf-8").split("\n", 1)
-            fields, rows = json.loads(body) if digest == sha256(body.encode()) else (None, {})
-        except (OSError, ValueError):
-            return {}
-        return rows if fields == list(RunConfig.model_fields) else {}
+        usual = _fields(RunConfig())
+        return pd.DataFrame(index.rows(self.root, usual, lambda folder: _row(RunFolder(folder)), left_out))
 
 
 def read_history(content: bytes) -> pd.DataFrame:
@@ -378,10 +374,13 @@ def read_history(content: bytes) -> pd.DataFrame:
     return frame
 
 
+def _fields(config: RunConfig) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, tuple) else v for k, v in config.model_dump().items()}
+
+
 def _row(run: Run) -> dict[str, Any]:
     metrics = {k: v for k, v in run.summary.items() if not isinstance(v, dict | list)}
-    fields = {k: str(v) if isinstance(v, tuple) else v for k, v in run.config.model_dump().items()}
-    return fields | metrics | {"strength": run.config.strength}
+    return _fields(run.config) | metrics | {"strength": run.config.strength}
 
 
 def as_frame(runs: Iterable[Run]) -> pd.DataFrame:

@@ -1,12 +1,6 @@
 """The engine: what it trains, and that a stopped run goes on with the same bits."""
 
 import dataclasses
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -104,33 +98,6 @@ def test_a_stopped_run_goes_on_with_the_same_bits(config, interrupted, same_bits
     assert len(run.load_checkpoint()["history"]) == 2
     assert len(run.history) == 2 * 3, "what is there can be read"
     same_bits(train(config), whole(config))
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_with_the_same_bits(config, tmp_path, same_bits):
-    """SIGKILL in mid-training, in a process of its own, then resume: equal to an unbroken run bit for bit."""
-    longer = config.model_copy(update={"epochs": 60})
-    killed = RunStore(tmp_path / "killed").run(longer)
-    code = (
-        "import json, sys, torch; torch.set_num_threads(1)\n"
-        "from clamkit import RunConfig, train\n"
-        "train(RunConfig(**json.loads(sys.argv[1])), runs=sys.argv[2])"
-    )
-    command = [sys.executable, "-c", code, json.dumps(longer.model_dump()), str(tmp_path / "killed")]
-    process = subprocess.Popen(command)
-    while not (killed.folder / "checkpoint.previous.pt").is_file():  # at least two epochs are on disk
-        assert process.poll() is None, "ended before it could be killed"
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not killed.done
-    assert killed.state == "stopped"
-    begun = len(killed.load_checkpoint()["history"])
-    assert 1 <= begun < 60
-    subprocess.run(command, check=True)
-    unbroken = subprocess.run([*command[:-1], str(tmp_path / "whole")], check=True)
-    assert unbroken.returncode == 0
-    same_bits(killed, RunStore(tmp_path / "whole").run(longer))
 
 
 def test_changed_data_is_refused(config, interrupted, small_npz):

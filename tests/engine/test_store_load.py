@@ -1,10 +1,8 @@
-"""Many runs and many classes. `python tests/engine/test_store_load.py 10000` prints the times for that many runs."""
+"""Many runs, many classes: the table and its index, and labels of 8,142 classes. `tests.faults.load` has the times."""
 
 import json
+import os
 import shutil
-import sys
-import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,33 +12,18 @@ import torch
 
 from clamkit import metrics
 from clamkit.cli import status_command
+from clamkit.engine import index
 from clamkit.engine.config import RunConfig
-from clamkit.engine.store import COLUMNS, RESULTS, RunFolder, RunStore
+from clamkit.engine.store import COLUMNS, RunFolder, RunStore, as_frame
 from clamkit.errors import ClamkitError
 from clamkit.files import sha256
+from clamkit.lab import runner
+from clamkit.lab.grids import Grid
+from clamkit.lab.runner import plan
 from clamkit.methods import criterion
-from clamkit.methods.specs import METHODS
 from clamkit.methods.weighters import build_method
 from clamkit.theory.sets import LowerBounded
-
-SUMMARY = {"average": 0.8, "std": 0.1, "cov": 0.125, "range": 0.3, "decile_range": 0.3, "worst": 0.6, "best": 0.9}
-
-
-def make_runs(root: Path, count: int) -> None:
-    """Finished runs as a sweep leaves them, with nothing in the files that the table does not read."""
-    for i in range(count):
-        methods = list(METHODS)
-        config = RunConfig(method=methods[i % 5], crop_lower_bound=0.3 + 0.1 * (i // 5 % 8), seed=i)
-        folder = root / config.folder()
-        folder.mkdir(parents=True)
-        summary = SUMMARY | {"seconds": 60.0, "class_names": [f"class {k}" for k in range(10)], "average": i / count}
-        files = dict.fromkeys(RESULTS, b"x") | {
-            "config.json": json.dumps(config.model_dump()).encode(),
-            "summary.json": json.dumps(summary).encode(),
-        }
-        files["DONE"] = json.dumps({name: sha256(raw) for name, raw in files.items()}).encode()
-        for name, raw in files.items():
-            (folder / name).write_bytes(raw)
+from tests.faults.load import grid, make_runs
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +37,7 @@ def store(tmp_path_factory):
 def test_a_thousand_runs_are_read_and_kept(store, capsys):
     frame = store.frame()
     assert len(frame) == 1000
-    assert frame.sort_values("seed")["average"].to_list() == pytest.approx([i / 1000 for i in range(1000)])
+    assert sorted(frame["average"]) == pytest.approx([i / 1000 for i in range(1000)])
     pd.testing.assert_frame_equal(store.frame(), frame)
     status_command(store.root)
     said = capsys.readouterr().out
@@ -81,7 +64,7 @@ def test_the_index_is_never_trusted_over_the_runs(store):
         pd.testing.assert_frame_equal(store.frame(), frame)
         assert index.read_bytes() == raw, "written anew"
 
-    run = next(run for run in store.runs() if run.config.seed == 7)
+    run = store.runs()[7]
     summary = (run.folder / "summary.json").read_bytes()
     (run.folder / "summary.json").write_bytes(summary.replace(b"60.0", b"61.0"))
     with pytest.raises(ClamkitError, match=r"summary\.json is damaged"):
@@ -89,7 +72,7 @@ def test_the_index_is_never_trusted_over_the_runs(store):
     done = json.loads((run.folder / "DONE").read_text())
     done["summary.json"] = sha256((run.folder / "summary.json").read_bytes())
     (run.folder / "DONE").write_text(json.dumps(done))  # as a run made anew
-    assert store.frame().set_index("seed").loc[7, "seconds"] == 61
+    assert store.frame().set_index("folder").loc[str(run.folder), "seconds"] == 61
     aside = store.root.parent / "aside"
     shutil.move(run.folder, aside)
     assert len(store.frame()) == 999
@@ -102,7 +85,7 @@ def test_a_few_runs_and_their_index(tmp_path):
     make_runs(tmp_path, 20)
     store = RunStore(tmp_path)
     frame = store.frame()
-    assert frame.sort_values("seed")["average"].to_list() == pytest.approx([i / 20 for i in range(20)])
+    assert sorted(frame["average"]) == pytest.approx([i / 20 for i in range(20)])
     index = tmp_path / ".index.json"
     raw = index.read_bytes()
     hurt = raw.replace(b'"average": 0.5,', b'"average": 0.9,')
@@ -113,6 +96,83 @@ def test_a_few_runs_and_their_index(tmp_path):
         assert index.read_bytes() == raw
     shutil.rmtree(store.runs()[0].folder)
     assert len(store.frame()) == 19
+
+
+def test_a_changed_file_is_seen_though_its_size_and_time_are_as_before(tmp_path):
+    make_runs(tmp_path, 2)
+    store = RunStore(tmp_path)
+    store.frame()
+    summary = store.runs()[0].folder / "summary.json"
+    times = summary.stat()
+    summary.write_bytes(summary.read_bytes().replace(b"60.0", b"61.0"))
+    os.utime(summary, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(ClamkitError, match=r"summary\.json is damaged"):
+        store.frame()
+
+
+def test_the_index_holds_only_what_is_not_as_by_default(tmp_path):
+    make_runs(tmp_path, 20)
+    frame = RunStore(tmp_path).frame()
+    pd.testing.assert_frame_equal(frame.drop(columns="folder"), as_frame(RunStore(tmp_path).runs()))
+    _, body = (tmp_path / ".index.json").read_text().split("\n")
+    usual, rows = json.loads(body)
+    assert usual == RunConfig().model_dump()
+    assert all(not usual.items() & row.items() for _, row in rows.values())
+
+
+def test_folders_that_are_no_runs_are_passed_over(tmp_path):
+    make_runs(tmp_path, 3)
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "a" / "b" / "c" / "d").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "DONE").write_text("")
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "nowhere")
+    found = [run.folder for run in RunStore(tmp_path).runs()]
+    assert found == sorted(path.parent for path in tmp_path.glob("*/*/*/*/DONE"))
+    assert len(found) == 3
+
+
+def test_the_grid_of_the_runs_made_here_is_done(tmp_path):
+    """What `sweep --dry-run` is measured on."""
+    make_runs(tmp_path, 40)
+    planned = plan(Grid.parse("load", grid(40)), tmp_path)
+    assert planned["state"].tolist() == ["done"] * 40
+
+
+def test_a_plan_reads_only_what_changed_and_a_sweep_reads_all(tmp_path, monkeypatch):
+    make_runs(tmp_path, 40)
+    wanted = Grid.parse("load", grid(40))
+    first = plan(wanted, tmp_path)
+    damaged, read = RunFolder.damaged, []
+    monkeypatch.setattr(RunFolder, "damaged", lambda run, **given: read.append(run.folder) or damaged(run, **given))
+    pd.testing.assert_frame_equal(plan(wanted, tmp_path), first)
+    assert not read
+    hurt = RunStore(tmp_path).runs()[7].folder
+    (hurt / "history.parquet").write_bytes(b"y")
+    for _ in range(2):
+        assert plan(wanted, tmp_path)["state"].value_counts().to_dict() == {"done": 39, "damaged": 1}
+    assert read == [hurt]
+    (tmp_path / ".checked.json").write_bytes(b"{}")
+    assert plan(wanted, tmp_path)["state"].tolist().count("damaged") == 1
+    assert len(read) == 41
+
+    monkeypatch.setattr(index, "checked", lambda *_: pytest.fail("a sweep looks itself"))
+    (missing,) = runner._missing(wanted.runs(), RunStore(tmp_path), {})
+    assert tmp_path / missing.folder() == hurt
+    assert len(read) == 81
+
+
+def test_a_table_may_leave_damaged_runs_out(tmp_path):
+    make_runs(tmp_path, 20)
+    store, left_out = RunStore(tmp_path), []
+    hurt = store.runs()[3].folder
+    (hurt / "summary.json").write_bytes(b"{}")
+    frame = store.frame(left_out)
+    assert len(frame) == 19
+    assert str(hurt) not in set(frame["folder"])
+    assert len(left_out) == 1
+    assert "summary.json is damaged" in left_out[0]
+    with pytest.raises(ClamkitError, match=r"summary\.json is damaged"):
+        store.frame()
 
 
 def test_histories_of_a_thousand_classes(tmp_path):
@@ -170,18 +230,3 @@ def test_labels_of_inaturalist_through_counts_weights_and_metrics(root, monkeypa
     fair = metrics.fairness(accuracy)
     assert fair["worst"] == pytest.approx(np.sort(accuracy)[:814].mean())
     assert fair["average"] == pytest.approx(accuracy.mean())
-
-
-if __name__ == "__main__":
-    number = int(sys.argv[1])
-    with tempfile.TemporaryDirectory() as folder:
-        make_runs(Path(folder), number)
-        for what, work in (
-            ("frame, cold", lambda: RunStore(folder).frame()),
-            ("frame, warm", lambda: RunStore(folder).frame()),
-            ("status", lambda: status_command(Path(folder))),
-        ):
-            clock, cpu = time.monotonic(), time.process_time()
-            work()
-            seconds = time.process_time() - cpu
-            print(f"{number} runs: {what} {seconds:.2f} s of work, {time.monotonic() - clock:.2f} s on the clock")

@@ -22,12 +22,17 @@ def make(folder: Path) -> Path:
     shutil.copytree(ROOT / "clamkit", folder / "clamkit", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "notebooks").mkdir()
+    tiny_notebook(folder / "notebooks")
+    dataset(folder / "stripes.npz")
+    return folder
+
+
+def tiny_notebook(folder: Path) -> None:
+    """tiny.ipynb: trains the run that its parameters describe."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
     notebook.cells[0].metadata["tags"] = ["parameters"]
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, folder / "notebooks" / "tiny.ipynb")
-    dataset(folder / "stripes.npz")
-    return folder
+    nbformat.write(notebook, folder / "tiny.ipynb")
 
 
 def dataset(path: Path, count: int = 90) -> Path:

@@ -1,6 +1,6 @@
 """`make faults`: hurt trainings and sweeps in every way we know, and print what it did to them.
 
-python -m tests.faults.report [--short] [--json FILE]
+python -m tests.faults.report [--short] [--only ROW] [--json FILE]
 """
 
 import argparse
@@ -10,9 +10,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.faults import checkout, damage, kills, sweeps, trainings
+from tests.faults import checkout, clusters, damage, fuzzing, kills, machine, powerloss, sweeps, trainings
 
-FATAL = ("lost epochs", "lost runs", "doubled runs", "torn files", "wrong results", "left behind", "leftovers")
+FATAL = (
+    "crashes",
+    "lost epochs",
+    "lost runs",
+    "doubled runs",
+    "claims to be done",
+    "torn files",
+    "wrong results",
+    "left behind",
+    "leftovers",
+)
+
 ROWS = {
     "training killed with -9": lambda folder, data, short: kills.killed(folder, data, 14 if short else 60),
     "file cut or bit flipped": lambda folder, data, short: damage.damaged(folder, data, 1 if short else 12),
@@ -21,6 +32,13 @@ ROWS = {
     "clock jumps": lambda folder, data, short: damage.wrong_clock(folder, data),
     "sweep killed with -9": lambda folder, data, short: sweeps.killed(folder, *((1, 1) if short else (8, 16))),
     "SIGTERM, then two sweeps": lambda folder, data, short: sweeps.stopped(folder, 1 if short else 4),
+    "power cut": lambda folder, data, short: powerloss.cut(folder, 1 if short else 32, recoveries=40 if short else 20),
+}
+LONG = {  # what other tests do in short, one by one
+    "any order of all these": lambda folder, data, short: machine.walk(folder, 2 if short else 150, random=not short),
+    "network cut and healed": lambda folder, data, short: clusters.cut_and_healed(folder, 2 if short else 6),
+    "two schedulers": lambda folder, data, short: clusters.two_schedulers(folder, 2 if short else 6),
+    "mutated files": lambda folder, data, short: fuzzing.fuzzed(folder, 500 if short else 20_000),
 }
 
 
@@ -28,12 +46,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--short", action="store_true", help="a few of each, for the tests")
     parser.add_argument("--json", type=Path, help="write the counts here")
+    parser.add_argument("--only", choices=[*ROWS, *LONG], help="one row")
     given = parser.parse_args()
+    rows = {given.only: (ROWS | LONG)[given.only]} if given.only else ROWS if given.short else ROWS | LONG
     trainings.warm()
     found = {}
     with tempfile.TemporaryDirectory() as place:
         data = checkout.dataset(Path(place) / "stripes.npz")
-        for number, (name, work) in enumerate(ROWS.items()):
+        for number, (name, work) in enumerate(rows.items()):
             folder = Path(place) / str(number)
             folder.mkdir()
             started = time.monotonic()

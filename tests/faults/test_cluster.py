@@ -4,12 +4,11 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 
 import pandas as pd
 import pytest
@@ -20,13 +19,11 @@ from clamkit.lab import cluster
 from clamkit.lab.grids import Grid
 from clamkit.lab.runner import sweep
 from tests.faults import checkout
+from tests.faults.clusters import QUIET, free_port, process, scheduler, wait_until, worker
 
 NEEDED = "pip install 'clamkit[lab,cluster]'"
 psutil = pytest.importorskip("psutil", reason=f"the tests look at processes with psutil: {NEEDED}")
 pytestmark = pytest.mark.cluster
-
-DASK = [sys.executable, "-m", "dask"]
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 @pytest.fixture(autouse=True)
@@ -34,43 +31,6 @@ def _has_dask():
     """Looked at when a test runs: importing Dask takes seconds, which collecting the quick tests should not."""
     for package in ("distributed", "papermill"):
         pytest.importorskip(package, reason=f"sweeps on a cluster need Dask and papermill: {NEEDED}")
-
-
-@contextmanager
-def process(command, folder, **options):
-    """A process in a session of its own, ended with everything below it."""
-    started = subprocess.Popen(command, cwd=folder, env=checkout.environment(folder), **QUIET | options)
-    try:
-        yield started
-    finally:
-        if started.poll() is None:
-            own = psutil.Process(started.pid)
-            for one in (*own.children(recursive=True), own):
-                with suppress(psutil.Error):
-                    one.kill()
-        started.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def scheduler(port):
-    return [*DASK, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
-
-
-def worker(port, *words):
-    return [*DASK, "worker", f"tcp://127.0.0.1:{port}", "--nthreads", "2", "--no-dashboard", "--no-nanny", *words]
-
-
-def wait_until(true, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not (found := true()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
 
 
 def epochs_saved(run: RunFolder) -> int:
@@ -205,12 +165,12 @@ def test_unreachable_scheduler_and_missing_package(tmp_path, monkeypatch):
         sweep(grid, runs=tmp_path / "runs", scheduler="tcp://127.0.0.1:1")
 
 
-def test_the_slurm_jobs_of_the_readme(monkeypatch, root):
+def test_the_slurm_jobs_of_the_docs(monkeypatch, root):
     jobqueue = pytest.importorskip("dask_jobqueue", reason=f"the snippet is for SLURM: {NEEDED}")
     asked = {}
     monkeypatch.setattr(jobqueue.SLURMCluster, "scale", lambda self, *_, **options: asked.update(options))
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    (snippet,) = (block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "SLURMCluster" in block)
+    page = (root / "docs" / "cluster.md").read_text(encoding="utf-8")
+    (snippet,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "SLURMCluster" in block)
     monkeypatch.setattr("builtins.input", lambda *_: "")
     names = {}
     exec(snippet, names)  # its job_script is what SLURM would get; there is no SLURM here

@@ -24,3 +24,4 @@ def test_nothing_is_lost_torn_or_wrong(tmp_path, root):
     assert found["read-only folder"]["refused"] == 1
     assert found["sweep killed with -9"]["kills"] == 1
     assert found["SIGTERM, then two sweeps"]["stopped"] == 1
+    assert found["power cut"]["states"] >= 100
