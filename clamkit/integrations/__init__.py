@@ -1,6 +1,9 @@
-"""CLAM inside other people's training loops: `huggingface` and `lightning`. Each needs its library, nothing else does.
+"""CLAM in other people's tools; each module needs the library it is named after, nothing else does.
 
-A plain loop needs neither: a weighter is a criterion, `loss = weighter(output, target)`, with `weighter.step()` after
+`huggingface`, `lightning`: callbacks for their trainers; `torchmetrics`, `sklearn`: metrics, scorers and class biases;
+`tensorboard`: curves of each class.
+
+A plain loop needs none: a weighter is a criterion, `loss = weighter(output, target)`, with `weighter.step()` after
 each epoch, before the checkpoint is saved. docs/trainers.md has the lines for timm, accelerate and others.
 
 Import this before timm and transformers where torch is CPU-only and torchvision is not: it lets torchvision load.
@@ -16,10 +19,6 @@ from clamkit.errors import ClamkitError
 from clamkit.methods.weighters import Weighter
 
 COUNTS = ("correct", "seen", "loss_sum")
-
-
-def missing(library: str) -> ClamkitError:
-    return ClamkitError(f"{library} is not installed: `pip install 'clamkit[integrations]'` brings it.")
 
 
 def weighter_state(weighter: Weighter) -> dict[str, list | float]:

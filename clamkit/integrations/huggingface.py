@@ -10,14 +10,17 @@ trainer = Trainer(model, args, train_dataset=data, compute_loss_func=clam.loss, 
 from __future__ import annotations
 
 import copy
+import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from clamkit.errors import ClamkitError
-from clamkit.integrations import load_weighter_state, missing, weighter_state
+from clamkit.errors import ClamkitError, not_installed
+from clamkit.integrations import load_weighter_state, weighter_state
+from clamkit.integrations.tensorboard import Curves, step
 from clamkit.methods.weighters import Weighter
 
 try:
@@ -25,7 +28,7 @@ try:
     from transformers.trainer import TRAINER_STATE_NAME
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 except ImportError as error:
-    raise missing("transformers") from error
+    raise not_installed("transformers", "integrations") from error
 
 KEY = "clamkit"  # where the class weights are in trainer_state.json
 
@@ -36,12 +39,18 @@ class ClamCallback(TrainerCallback):
     The state goes into the checkpoint's trainer_state.json, so `trainer.train(resume_from_checkpoint=...)` goes on with
     the weights it had, also in the middle of an epoch. Any other `train()`, such as a trial of a search, begins with
     the weights of the first one. An epoch that max_steps cuts short makes no step.
+    log_dir: a folder for TensorBoard curves of each class, named by class_names.
     """
 
-    def __init__(self, weighter: Weighter):
+    def __init__(
+        self,
+        weighter: Weighter,
+        log_dir: str | os.PathLike | None = None,
+        class_names: Sequence[str] | None = None,
+    ):
         if weighter.reduction != "mean":
             raise ClamkitError(f"the Trainer needs a mean, not reduction={weighter.reduction!r}: leave it out.")
-        self.weighter = weighter
+        self.weighter, self.curves = weighter, Curves(log_dir, class_names) if log_dir else None
         self._first: dict[str, Tensor] | None = None  # the state with which the first training began
 
     def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -95,7 +104,7 @@ class ClamCallback(TrainerCallback):
             state.save_to_json(str(file))
 
     def _step(self, state: Any) -> None:
-        self.weighter.step()
+        step(self.weighter, self.curves)
         state.stateful_callbacks[KEY] = weighter_state(self.weighter)
 
 

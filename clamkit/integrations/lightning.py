@@ -11,20 +11,23 @@ Trainer(callbacks=[clam]).fit(module, loader)
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clamkit.errors import ClamkitError
-from clamkit.integrations import load_weighter_state, missing, weighter_state
+from clamkit.errors import ClamkitError, not_installed
+from clamkit.integrations import load_weighter_state, weighter_state
+from clamkit.integrations.tensorboard import Curves, step
 from clamkit.methods.weighters import Weighter
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:
-    raise missing("lightning") from error
+    raise not_installed("lightning", "integrations") from error
 
 
 class Loss:
@@ -62,11 +65,16 @@ class ClamCallback(Callback):
 
     The weights move with the epoch's last batch, before validation, so that a checkpoint written there has them.
     An epoch that max_steps cuts short makes no step. A new Trainer begins with the weights of the first one, unless it
-    resumes.
+    resumes. log_dir: a folder for TensorBoard curves of each class, named by class_names.
     """
 
-    def __init__(self, weighter: Weighter):
-        self.weighter = weighter
+    def __init__(
+        self,
+        weighter: Weighter,
+        log_dir: str | os.PathLike | None = None,
+        class_names: Sequence[str] | None = None,
+    ):
+        self.weighter, self.curves = weighter, Curves(log_dir, class_names) if log_dir else None
         self._first: dict[str, Tensor] | None = None  # the state with which the first training began
 
     @property
@@ -87,7 +95,7 @@ class ClamCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if trainer.is_last_batch:
-            self.weighter.step()
+            step(self.weighter, self.curves)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.weighter.eval()

@@ -1,8 +1,10 @@
-"""Class biases as a scikit-learn classifier.
+"""Class biases as a scikit-learn classifier, and scorers of how even the classes are.
 
-from clamkit.integrations.sklearn import ClassBias
+from clamkit.integrations.sklearn import SCORERS, ClassBias, worst_class_accuracy
 
 ClassBias(LogisticRegression(), max_cost=0.005).fit(X, y).predict(X_new)
+cross_val_score(LogisticRegression(), X, y, scoring=worst_class_accuracy)
+cross_validate(LogisticRegression(), X, y, scoring=SCORERS)  # all of them
 """
 
 from __future__ import annotations
@@ -12,19 +14,21 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from clamkit.integrations import missing
+from clamkit.errors import not_installed
 from clamkit.methods.posthoc import fit_biases
+from clamkit.metrics import TAIL, fairness
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
     from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import make_scorer
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.utils import get_tags
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise missing("scikit-learn") from error
+    raise not_installed("scikit-learn", "integrations") from error
 
 TINY = 1e-12  # added to probabilities before the log
 
@@ -101,3 +105,24 @@ def _logits(found: np.ndarray, method: str) -> np.ndarray:
     if method == "predict_proba":
         return np.log(found + TINY)
     return np.column_stack([np.zeros(len(found)), found]) if found.ndim == 1 else found
+
+
+def equity_score(y_true: Any, y_pred: Any, *, metric: str = "worst", tail: float = TAIL) -> float:
+    """A metric of `clamkit.fairness`, or "lowest", of the accuracies of the classes that y_true has."""
+    y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
+    _, labels = np.unique(y_true, return_inverse=True)
+    v = np.bincount(labels, y_true == y_pred) / np.bincount(labels)
+    return float(v.min() if metric == "lowest" else fairness(v, tail)[metric])
+
+
+# higher is better for all scorers, as scikit-learn has it: std and range come with a minus
+worst_class_accuracy = make_scorer(equity_score, metric="lowest")
+worst_tenth_accuracy = make_scorer(equity_score, metric="worst")
+class_accuracy_std = make_scorer(equity_score, metric="std", greater_is_better=False)
+class_accuracy_range = make_scorer(equity_score, metric="range", greater_is_better=False)
+SCORERS = {
+    "worst_class_accuracy": worst_class_accuracy,
+    "worst_tenth_accuracy": worst_tenth_accuracy,
+    "class_accuracy_std": class_accuracy_std,
+    "class_accuracy_range": class_accuracy_range,
+}

@@ -1,8 +1,7 @@
 """The min player as a criterion: `loss = w(logits, y)` for each batch, `w.step()` after the epoch.
 
-Where loss and count part ways two calls do it: `w.loss(logits, y)` and `w.observe(logits, y)`. So it is where one batch
-goes through the network more than once, which must not count it twice: the closure of LBFGS, the second pass of SAM,
-what activation checkpointing computes again.
+Where one batch goes through the network more than once (the closure of LBFGS, SAM, activation checkpointing) it must
+not be counted twice: two calls do it, `w.loss(logits, y)` each time and `w.observe(logits, y)` once.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from clamkit.checks import class_sizes, fraction
-from clamkit.errors import ClamkitError, unknown
+from clamkit.checks import FINITE, class_sizes, fraction, of_classes
+from clamkit.errors import ClamkitError, check_known
 from clamkit.methods.losses import WHOLE, as_logits, check_range, checked_labels, cross_entropy, predicted
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -39,6 +39,14 @@ class Weighter(nn.Module):
     the counts live where the logits are. Neither are buffers: a weighter may be part of a DistributedDataParallel
     module, which overwrites buffers. Subclasses give `update`, whether it looks at losses (`by_loss`) and, in `shown`,
     which of their settings describe them.
+
+    >>> class ByError(Weighter):
+    ...     def update(self, w, v, losses, share):
+    ...         return (1 - v) / (1 - v).sum()
+    >>> rule = ByError(2)
+    >>> rule.step(accuracy=[0.9, 0.7])
+    >>> rule.weights.round(decimals=2).tolist()
+    [0.5, 1.5]
     """
 
     shown: tuple[str, ...] = ()
@@ -68,8 +76,7 @@ class Weighter(nn.Module):
             raise ClamkitError(f"num_classes={num_classes}: weighting classes needs at least two.")
         if start_epoch < 0:
             raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
-        if reduction not in REDUCTIONS:
-            raise unknown("reduction", reduction, REDUCTIONS)
+        check_known("reduction", reduction, REDUCTIONS)
         if getattr(loss, "reduction", "none") != "none":
             raise _one_value_each(f"{loss!r} has reduction={loss.reduction!r}")  # type: ignore[attr-defined]
         if label_smoothing and loss is not cross_entropy:
@@ -79,8 +86,8 @@ class Weighter(nn.Module):
         self.reduction, self.ignore_index = reduction, ignore_index
         self.shares: Tensor | None = None
         if sizes is not None:
-            found = torch.from_numpy(class_sizes(torch.as_tensor(sizes).detach().cpu().double(), num_classes, "sizes"))
-            self.shares = found / found.sum()
+            found = class_sizes(torch.as_tensor(sizes).detach().cpu(), num_classes, "sizes")
+            self.shares = torch.from_numpy(found / found.sum())
         self._kept: list[str] = []
         self.keep("weights", torch.ones(num_classes, dtype=torch.float64))
         self.keep("epoch", torch.zeros((), dtype=torch.int64))  # steps made so far
@@ -88,6 +95,8 @@ class Weighter(nn.Module):
         self.keep("seen", torch.zeros(num_classes, dtype=torch.int64))
         self.keep("loss_sum", torch.zeros(num_classes))
         self._is_cross_entropy = loss is cross_entropy and not label_smoothing and type(self)._each is Weighter._each
+        own_weights = type(self).batch_weights is not Weighter.batch_weights
+        self._one_pass = self._is_cross_entropy and reduction != "none" and not own_weights
         self._device_weights: Tensor | None = None
         self._warned = self._warned_of_a_second_pass = False
         self._last: tuple[Tensor, int] | None = None  # labels counted last, and how often they had been written to
@@ -137,14 +146,20 @@ class Weighter(nn.Module):
         plain   count, but do not weigh: the weights act on something else, such as the sampling
         """
         logits, y, index, valid = self._checked(input, target, group)
+        if not (self.training and torch.is_grad_enabled()):
+            return self._reduced(self._each(logits, y), valid)
+        if not torch.compiler.is_compiling():
+            self._warn_of_a_second_pass(target)
+        weighs = self.weighs_loss and not plain
+        if weighs and self._one_pass and index is y and valid is None:  # what follows, in fewer operations
+            log_p = F.log_softmax(logits.float(), dim=1)
+            self._count(logits, y, y, None, F.nll_loss(log_p.detach(), y, reduction="none"))
+            total = F.nll_loss(log_p, y, weight=self._weights_on(y.device), reduction="sum")
+            return total if self.reduction == "sum" else total / max(y.numel(), 1)
         each = self._each(logits, y)
-        if self.training and torch.is_grad_enabled():
-            if not torch.compiler.is_compiling():
-                self._warn_of_a_second_pass(target)
-            self._count(logits, y, index, valid, each if self._is_cross_entropy else None)
-            if self.weighs_loss and not plain:  # counted first: some rules move with every batch
-                return self._reduced(each, valid, self.batch_weights(index, valid))
-        return self._reduced(each, valid)
+        self._count(logits, y, index, valid, each if self._is_cross_entropy else None)
+        # counted first: some rules move with every batch
+        return self._reduced(each, valid, self.batch_weights(index, valid) if weighs else None)
 
     def _warn_of_a_second_pass(self, target: Any) -> None:
         """Once, where the same labels come twice in a row: they were counted already, and are counted again."""
@@ -155,8 +170,7 @@ class Weighter(nn.Module):
             self._warned_of_a_second_pass, self._last = True, None
             warnings.warn(
                 "the same tensor of labels came twice in a row and was counted twice. If one batch goes through the "
-                "network more than once (the closure of LBFGS, SAM, activation checkpointing), take loss() for the "
-                "loss and observe() once for each batch.",
+                "network more than once, as by LBFGS, SAM or checkpointing, take loss(), and observe() once a batch.",
                 stacklevel=3,
             )
 
@@ -249,8 +263,6 @@ class Weighter(nn.Module):
     def _reduced(self, each: Tensor, valid: Tensor | None, weights: Tensor | None = None) -> Tensor:
         """`reduction` over what counts, times its weights. The mean over nothing, an empty batch, is 0 and not nan."""
         if weights is not None:
-            if self.reduction == "mean" and valid is None and each.ndim == 1 and each.dtype == weights.dtype:
-                return torch.dot(each, weights) / max(len(each), 1)  # what follows, in fewer operations
             each = each * weights
         if valid is not None:
             each = each.masked_fill(~valid, 0)
@@ -280,19 +292,17 @@ class Weighter(nn.Module):
         nan stands for a class that was not seen: it keeps its weight.
         """
         if self.by_loss and accuracy is not None and loss is None:
-            raise ClamkitError(
-                f"{type(self).__name__} moves by the losses of the classes, not by their accuracies: give "
-                "step(accuracy=..., loss=...), or let it count the training batches."
-            )
+            name = type(self).__name__
+            raise ClamkitError(f"{name} moves by the losses of the classes: give step(loss=...) too, or let it count.")
         counted_accuracy, counted_loss = self.counted()
         v = counted_accuracy if accuracy is None else self._given(accuracy, "accuracy", 1.0)
-        losses = counted_loss if loss is None else self._given(loss, "loss", np.finfo(np.float64).max)
+        losses = counted_loss if loss is None else self._given(loss, "loss")
         w = self.weights.numpy() / self.num_classes
         seen = ~np.isnan(losses if self.by_loss else v)
         if not seen.any():
             raise ClamkitError(
                 "step() has nothing to go by: no training batch was counted. Take the training loss from the weighter "
-                "(or from the loss of its callback), call observe(), or give accuracy=."
+                "(or from its callback), call observe(), or give accuracy=."
             )
         if not seen.all() and not self._warned:
             self._warned = True
@@ -318,17 +328,8 @@ class Weighter(nn.Module):
         """New distribution over the seen classes, which together hold `share` of all weight."""
         raise TypeError(f"{type(self).__name__} does not define update()")
 
-    def _given(self, values: ArrayLike | Tensor, name: str, high: float) -> np.ndarray:
-        values = torch.as_tensor(values).detach().cpu().double().numpy()
-        if values.shape != (self.num_classes,):
-            raise ClamkitError(
-                f"{name} has shape {values.shape}: give one number for each of {self.num_classes} classes."
-            )
-        bad = np.flatnonzero(~((values >= 0) & (values <= high) | np.isnan(values)))
-        if bad.size:
-            allowed = "fractions from 0 to 1" if high == 1 else "finite numbers ≥ 0"
-            raise ClamkitError(f"{name} of class {bad[0]} is {values[bad[0]]}: {name} values are {allowed}.")
-        return values
+    def _given(self, values: ArrayLike | Tensor, name: str, high: float = FINITE) -> np.ndarray:
+        return of_classes(torch.as_tensor(values).detach().cpu(), self.num_classes, name, 0, high, nan=True)
 
 
 def _one_value_each(given: str) -> ClamkitError:

@@ -54,9 +54,7 @@ def as_logits(output: Any) -> Tensor:
     else:
         found = getattr(output, "logits", output[0] if isinstance(output, tuple | list) and output else None)
     if not isinstance(found, Tensor):
-        raise ClamkitError(
-            f"the model gave a {type(output).__name__} in which no logits were found: give the tensor of logits itself."
-        )
+        raise ClamkitError(f"no logits were found in the {type(output).__name__} of the model: give the tensor itself.")
     return found
 
 
@@ -69,12 +67,8 @@ def checked_labels(
     """
     if not isinstance(y, Tensor):
         first = next(iter(y), None) if isinstance(y, list | tuple) or hasattr(y, "__array__") else y
-        raise ClamkitError(
-            f"labels are text (the first is {str(first)!r}): give class numbers, for example "
-            "torch.tensor([class_names.index(name) for name in labels])."
-            if isinstance(first, str)
-            else f"labels are of type {type(y).__name__}: give a tensor of class numbers, torch.as_tensor(labels)."
-        )
+        given = f"text (the first is {str(first)!r})" if isinstance(first, str) else f"of type {type(y).__name__}"
+        raise ClamkitError(f"labels are {given}: give a tensor of class numbers, torch.as_tensor(numbers).")
     shape = logits.shape
     fits = y.dtype in WHOLE and len(shape) > 1 and shape[:1] + shape[2:] == y.shape
     if not fits or (num_classes is not None and shape[1] != num_classes):
@@ -108,29 +102,20 @@ def _misfit(logits: Tensor, y: Tensor, num_classes: int | None) -> ClamkitError:
     """Why labels cannot be counted. On the way to an error values may be read."""
     if y.dtype in WHOLE and y.shape != logits.shape:
         if logits.ndim > 1 and logits.shape[:1] + logits.shape[2:] == y.shape:
-            return ClamkitError(
-                f"the model gives {logits.shape[1]} logits, the weights are for {num_classes} classes: "
-                "build both with the same number."
-            )
+            given = f"the model gives {logits.shape[1]} logits, the weights are for {num_classes} classes"
+            return ClamkitError(f"{given}: build both with the same number.")
         why = "give [batch, classes] and [batch], or [batch, classes, …] and [batch, …]."
         if y.ndim > 1 and logits.shape[:-1] == y.shape:
-            why = (
-                "the classes come last, as in models of tokens, and must come second. Give logits.movedim(-1, 1), or "
-                "logits.flatten(0, -2) and labels.flatten()."
-            )
+            why = "the classes come last, as in models of tokens, and must come second: give logits.movedim(-1, 1)."
         return ClamkitError(f"logits of shape {tuple(logits.shape)} do not fit labels of shape {tuple(y.shape)}: {why}")
     if logits.ndim < 2 or logits.shape[1:] == (1,):
-        why = (
-            "one logit a sample is a binary task as BCEWithLogitsLoss has it. Give the network two outputs and whole "
-            "numbers 0 and 1 as labels, with weights for 2 classes."
-        )
+        why = "for a binary task with one logit a sample (BCEWithLogitsLoss) take two outputs, and labels 0 and 1."
     elif y.shape != logits.shape:
         why = "class accuracies need one whole number for each sample. If they are whole, give labels.long()."
     elif y.is_floating_point() and bool(((y.sum(1) - 1).abs() < 1e-2).all()):
         why = (
-            "class accuracies need one whole number for each sample. Soft labels (mixup, cutmix, distillation) have no "
-            "single class: train with hard labels (one-hot ones by y.argmax(1)), or pass the accuracies yourself with "
-            "step(accuracy=...)."
+            "Soft labels (mixup, cutmix, distillation) have no single class. Train with hard labels (one-hot ones by "
+            "y.argmax(1)), or pass the accuracies yourself with step(accuracy=...)."
         )
     else:
         why = (

@@ -18,11 +18,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from clamkit import paths
-from clamkit.checks import class_sizes, fraction, positive, step_size
-from clamkit.errors import ClamkitError, unknown
+from clamkit.checks import class_sizes, fraction, of_classes, positive, step_size
+from clamkit.errors import ClamkitError, check_known
 from clamkit.methods.criterion import Weighter
 from clamkit.theory import update
 from clamkit.theory.sets import normalise
+
+WEIGHTS = "a number for each class, a .json or .npy file of them, or a finished run"  # what a person may give
 
 
 def by_class(y: Tensor, num_classes: int, values: Tensor | None = None) -> Tensor:
@@ -40,6 +42,9 @@ class Fixed(Weighter):
     class_weights  a number for each class; a .json or .npy file of them; or a run, of which
     weights_of     "mean" (default) takes the mean over its epochs, the averaged strategy of the paper's Algorithm 1,
                    and "last" the weights that its last epoch had
+
+    >>> Fixed(3, class_weights=[1, 1, 2]).weights.tolist()
+    [0.75, 0.75, 1.5]
     """
 
     def __init__(
@@ -51,13 +56,8 @@ class Fixed(Weighter):
     ):
         super().__init__(num_classes, **common)
         self.source, given = _read_weights(class_weights, weights_of)
-        if given.shape != (num_classes,):
-            shape = given.shape
-            raise ClamkitError(f"{self.source} has shape {shape}: give a weight for each of {num_classes} classes.")
-        bad = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
-        if bad.size or not given.any():
-            what = f"gives class {bad[0]} the weight {given[bad[0]]}" if bad.size else "is zero for every class"
-            raise ClamkitError(f"{self.source} {what}: weights are finite numbers ≥ 0, at least one of them above 0.")
+        if not of_classes(given, num_classes, self.source, 0).any():
+            raise ClamkitError(f"{self.source} is zero for every class: at least one weight must be above 0.")
         self.set_weights(given / given.max() / (given / given.max()).sum())  # the largest first: no sum overflows
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
@@ -67,21 +67,15 @@ class Fixed(Weighter):
         before = self.weights.clone()
         super()._load_from_state_dict(*args, **kwargs)
         if not np.allclose(before, self.weights, rtol=1e-9, atol=1e-12):
-            raise ClamkitError(
-                f"what is loaded was begun with other class weights than {self.source} gives now: restore them, or "
-                "start anew."
-            )
+            now = f"{self.source} gives now"
+            raise ClamkitError(f"what is loaded was begun with other class weights than {now}: restore them.")
 
 
 def _read_weights(given: Any, weights_of: str | None) -> tuple[str, np.ndarray]:
     """(what it is called in errors, the weights as given)"""
-    if weights_of not in (None, "mean", "last"):
-        raise unknown("choice of weights_of", weights_of, ("mean", "last"))
+    check_known("choice of weights_of", weights_of or "mean", ("mean", "last"))
     if given is None:
-        raise ClamkitError(
-            "method 'fixed' needs class_weights=: a number for each class, a .json or .npy file of them, or the folder "
-            "of a finished run."
-        )
+        raise ClamkitError(f"method 'fixed' needs class_weights=: {WEIGHTS}.")
     if hasattr(given, "wide"):  # a run
         weights = given.wide("weight").to_numpy()
         return f"the run {given.name}", weights[-1] if weights_of == "last" else weights.mean(axis=0)
@@ -95,10 +89,7 @@ def _read_weights(given: Any, weights_of: str | None) -> tuple[str, np.ndarray]:
             given = np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_bytes())
         return name, np.array([float(weight) for weight in given])
     except (OSError, EOFError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ClamkitError(
-            f"{name} cannot be read as class weights ({error}): give a number for each class, a .json or .npy file of "
-            "such a list, or a finished run."
-        ) from error
+        raise ClamkitError(f"{name} cannot be read as class weights ({error}): give {WEIGHTS}.") from error
 
 
 class GroupDRO(Weighter):
@@ -106,6 +97,11 @@ class GroupDRO(Weighter):
 
     loss_c is the mean cross entropy of the batch's samples of class c; a class with none counts as 0, as in the
     authors' code, so the loss is smaller where a batch misses classes. The weights are n·q.
+
+    >>> dro = GroupDRO(2, eta=0.1)
+    >>> loss = dro(torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True), torch.tensor([0, 1]))
+    >>> bool(dro.weights[1] > dro.weights[0])  # class 1 has the larger loss
+    True
     """
 
     shown = ("eta",)
@@ -144,6 +140,11 @@ class CFOL(Weighter):
     acts_on  "sampling": images are drawn by the weight of their class, for an epoch at a time by those of its
              beginning, and the loss is plain. "loss": they come as they are, weighted by n·p, the authors' `reweight`.
     sizes    training images in each class; equal where none are given, and then classes are drawn with p itself
+
+    >>> cfol = CFOL(2, eta=0.5)
+    >>> loss = cfol(torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True), torch.tensor([0, 1]))
+    >>> bool(cfol.weights[1] > cfol.weights[0])  # class 1 was wrong
+    True
     """
 
     shown = ("gamma", "eta", "acts_on")
@@ -164,8 +165,7 @@ class CFOL(Weighter):
         super().__init__(num_classes, **common)
         if eta is None and sizes is None:
             raise ClamkitError("CFOL needs a step size: give eta=, about 1/(number of training images), or sizes=.")
-        if acts_on not in ("loss", "sampling"):
-            raise unknown("acts_on", acts_on, ("loss", "sampling"))
+        check_known("acts_on", acts_on, ("loss", "sampling"))
         counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes, "sizes")
         self.gamma = positive(fraction(gamma, "gamma"), "gamma", "At 0 a class may never be drawn again.")
         self.eta, self.acts_on = positive(1 / counts.sum() if eta is None else eta, "eta"), acts_on
@@ -191,6 +191,11 @@ class TLA(Weighter):
     After an epoch π ← (1 − α)·π + α·uniform on the worst tenth of the classes by accuracy. It begins at the prior, the
     shares of the classes in `sizes`; equal where none are given. The weights are n·π and multiply nothing; predictions
     are by the plain logits.
+
+    >>> tla = TLA(4, alpha=0.1)
+    >>> tla.step(accuracy=[0.9, 0.8, 0.7, 0.2])
+    >>> tla.weights.round(decimals=2).tolist()
+    [0.9, 0.9, 0.9, 1.3]
     """
 
     shown = ("tau", "alpha")
@@ -200,9 +205,8 @@ class TLA(Weighter):
         self, num_classes: int, tau: float = 1.0, alpha: float = 0.01, *, sizes: ArrayLike | None = None, **common: Any
     ):
         super().__init__(num_classes, **common)
-        if not 0 <= alpha < 1:
-            raise ClamkitError(f"alpha={alpha:g}: it must lie in [0, 1), or all but the worst classes are given up.")
-        self.tau, self.alpha = step_size(tau), float(alpha)
+        self.tau = step_size(tau)
+        self.alpha = fraction(alpha, "alpha", "At 1 all but the worst classes are given up.", below=1)
         counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes, "sizes")
         self.prior = torch.from_numpy(counts / counts.sum())
         self.set_weights(self.prior.numpy())
@@ -217,14 +221,22 @@ class TLA(Weighter):
 
 
 def LogitAdjusted(num_classes: int, tau: float = 1.0, *, sizes: ArrayLike | None = None, **common: Any) -> TLA:
-    """Cross entropy on logits + τ·ln prior (Menon et al. 2021), for unbalanced data: TLA whose π stays uniform."""
+    """Cross entropy on logits + τ·ln prior (Menon et al. 2021), for unbalanced data: TLA whose π stays uniform.
+
+    >>> adjusted = LogitAdjusted(2, sizes=[900, 100], reduction="none")
+    >>> adjusted(torch.zeros(2, 2), torch.tensor([0, 1]))  # −ln 0.9, −ln 0.1
+    tensor([0.1054, 2.3026])
+    """
     weighter = TLA(num_classes, tau, alpha=0.0, sizes=class_sizes(sizes, num_classes, "sizes"), **common)
     weighter.set_weights(np.full(num_classes, 1 / num_classes))
     return weighter
 
 
 def ClassBalanced(num_classes: int, beta: float = 0.9999, *, sizes: ArrayLike | None = None, **common: Any) -> Fixed:
-    """Fixed weights ∝ (1 − β)/(1 − β^size), the inverse effective number of samples (Cui et al. 2019)."""
-    if not 0 <= beta < 1:
-        raise ClamkitError(f"beta={beta:g}: it must lie in [0, 1): 0 is equal weights, near 1 is one over the size.")
+    """Fixed weights ∝ (1 − β)/(1 − β^size), the inverse effective number of samples (Cui et al. 2019).
+
+    >>> ClassBalanced(2, sizes=[5000, 50]).weights.round(decimals=2).tolist()
+    [0.03, 1.97]
+    """
+    fraction(beta, "beta", "0 is equal weights, near 1 is one over the size.", below=1)
     return Fixed(num_classes, (1 - beta) / (1 - beta ** class_sizes(sizes, num_classes, "sizes")), **common)

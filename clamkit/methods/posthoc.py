@@ -1,8 +1,5 @@
 """Class biases without training: one number a class, added to the logits of any finished model. No torch.
 
-    biases = fit_biases(logits, labels, max_cost=0.005)  # images the model was not trained on
-    biases.predict(new_logits)
-
 `fit_biases` is the free control that every method of the kit has to beat; `fit_drops` is DROPS (Wei et al., ICLR 2023).
 """
 
@@ -18,8 +15,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import expit, logsumexp
 
-from clamkit.checks import class_sizes, positive, positive_int
-from clamkit.errors import ClamkitError, unknown
+from clamkit.checks import check_labels, class_sizes, non_negative, positive, positive_int
+from clamkit.errors import ClamkitError, check_known
 from clamkit.metrics.accuracy import HIGHER_IS_BETTER, METRICS, TAIL, fairness_of_rows, tail_size
 
 Metrics = Mapping[str, np.ndarray]
@@ -52,6 +49,12 @@ class Biases:
     choice    why this one, in words; also that there is nothing to gain, where the biases are zero
     measured  where the numbers of the path come from
     along     (rows, n), the biases of every row; not kept in JSON
+
+    >>> rng, labels = np.random.default_rng(0), np.arange(3000) % 3
+    >>> logits = rng.normal(size=(3000, 3)) + 2 * np.eye(3)[labels] - [0, 0, 1]  # class 2 is held down
+    >>> biases = Biases.from_json(fit_biases(logits, labels).to_json())
+    >>> bool((biases.predict(logits) == biases.apply(logits).argmax(1)).all())
+    True
     """
 
     values: np.ndarray
@@ -88,8 +91,7 @@ class Biases:
 
     def reaching(self, metric: str, value: float) -> Biases:
         """The weakest biases of the path under which a metric is as good as `value` (in the mean of the parts)."""
-        if metric not in self.path or metric not in METRICS:
-            raise unknown("metric", metric, [name for name in METRICS if name in self.path])
+        check_known("metric", metric, [name for name in METRICS if name in self.path])
         sign = 1 if metric in HIGHER_IS_BETTER else -1
         found = (sign * self.path[metric] >= sign * value - 1e-12).to_numpy()
         if not found.any():
@@ -168,13 +170,11 @@ def fit_biases(
     over the best other one, which fits less noise.
 
     The choice. Each class is split at random into `folds` parts, `repeats` times; a path is fitted on all but one part
-    and measured on it. Of the strengths that gain there and cost no more than `max_cost` the one with the best
-    (slightly) softly counted objective is taken, and fitted on all images. If none gains, or by less than a quarter of
-    its spread over the parts, the biases are zero.
+    and measured on it. Of the strengths that gain there and cost no more than `max_cost` the one with the best softly
+    counted objective is taken, and fitted on all images; biases are zero if it gains less than noise.
 
-    The numbers. Metrics are taken on each part and averaged: all held-out images together would look more equal than
-    they are, since a class that is unlucky in one part is raised for the others. So std and tails of few images look
-    worse than on all images, without and with biases alike.
+    The numbers. Metrics are taken on each part and averaged, so std and tails of few images look worse than on all
+    images, without and with biases alike. (Taken together, held-out images would look more equal than they are.)
 
     logits       [N, n], or log-probabilities (add 1e-12 before the log); float16 and float32 are not copied
     labels       [N], 0 to n − 1, every class at least `folds` times
@@ -183,23 +183,17 @@ def fit_biases(
     max_cost     how much average class accuracy may be lost on the held-out parts: 0.005 is half a point
     strength     take this one (the nearest on the path) and choose nothing
 
-    >>> rng = np.random.default_rng(0)
-    >>> labels = np.arange(3000) % 3
+    >>> rng, labels = np.random.default_rng(0), np.arange(3000) % 3
     >>> logits = rng.normal(size=(3000, 3)) + 2 * np.eye(3)[labels] - [0, 0, 1]  # class 2 is held down
-    >>> biases = fit_biases(logits, labels)
-    >>> biases.comparison["worst"].round(1).tolist()
+    >>> fit_biases(logits, labels).comparison["worst"].round(1).tolist()  # without and with biases
     [0.6, 0.8]
     """
     logits, labels, names = _checked(logits, labels, class_names)
     n = logits.shape[1]
-    if objective not in OBJECTIVES:
-        raise unknown("objective", objective, OBJECTIVES)
-    if not 0 <= trade < np.inf:
-        raise ClamkitError(f"trade={trade}: it must be a finite number ≥ 0, what a point of std costs in average.")
-    if max_cost is not None and not max_cost >= 0:
-        raise ClamkitError(f"max_cost={max_cost}: it must be ≥ 0, a fraction (0.005 is half a point), or None.")
-    if strength is not None and not strength >= 0:
-        raise ClamkitError(f"strength={strength}: it must be ≥ 0 (0: no biases), or None to have it chosen.")
+    check_known("objective", objective, OBJECTIVES)
+    non_negative(trade, "trade", "It is what a point of std costs in average.")
+    non_negative(max_cost or 0, "max_cost", "It is a fraction: 0.005 is half a point.")
+    non_negative(strength or 0, "strength", "0 is no biases; leave it out to have it chosen.")
     tail_size(n, tail)  # refuses what is no share
     held = _held_out(labels, n, positive_int(folds, "folds"), positive_int(repeats, "repeats"), seed)
 
@@ -247,11 +241,16 @@ def fit_drops(
     g ∝ r·exp(L/λ), λ ← λ + η·(KL(g‖r) − δ) with the g before, α = g/prior, η ← η·decay; λ starts at 1.
 
     δ, η and decay are the defaults of the released code. The command in its README (delta=0.9, step=10, decay=0.95)
-    is no good on balanced data: g starts at r, so the first step takes λ to 1 − 9 = −8, where bad classes lose weight,
-    and then further down, where nothing happens. `Biases.choice` says so when λ ends below 0.
+    is no good on balanced data: its first step takes λ to 1 − 9 = −8, where bad classes lose weight. `Biases.choice`
+    says so when λ ends below 0.
 
     prior  class shares of the data the model was trained on; default equal. The path has a row for each iteration and
            is measured on the images of the fit: nothing is held out.
+
+    >>> rng, labels = np.random.default_rng(0), np.arange(3000) % 3
+    >>> logits = rng.normal(size=(3000, 3)) + 2 * np.eye(3)[labels] - [0, 0, 1]  # class 2 is held down
+    >>> int(fit_drops(logits, labels).values.argmax())
+    2
     """
     logits, labels, names = _checked(logits, labels, class_names)
     n, every = logits.shape[1], np.ones((1, len(labels)), dtype=bool)
@@ -293,24 +292,21 @@ def _checked(
         raise ClamkitError(f"logits have shape {logits.shape} and type {logits.dtype}: give numbers [images, classes].")
     images, n = logits.shape
     if n < 2:
-        raise ClamkitError(f"logits have {n} column: biases need at least two classes. For a binary model with one "
-                           "output z give the columns 0 and z.")  # fmt: skip
+        raise ClamkitError(f"logits have {n} column: biases need at least two classes. Of a binary output z give 0, z.")
     if labels.shape != (images,):
-        raise ClamkitError(f"labels have shape {labels.shape}, logits {logits.shape}: give one label for each of the "
-                           f"{images} images.")  # fmt: skip
+        given = f"labels have shape {labels.shape}, logits {logits.shape}"
+        raise ClamkitError(f"{given}: give one label for each of the {images} images.")
     if not np.issubdtype(labels.dtype, np.integer):
         raise ClamkitError(f"labels are of type {labels.dtype}: give class numbers from 0 to {n - 1}.")
-    if images and (labels.min() < 0 or labels.max() >= n):
-        raise ClamkitError(f"labels run from {labels.min()} to {labels.max()}: with {n} classes they must lie in "
-                           f"0..{n - 1}.")  # fmt: skip
+    check_labels(labels, n)
     names = None if class_names is None else tuple(map(str, class_names))
     if names is not None and len(names) != n:
         raise ClamkitError(f"{len(names)} class names were given for {n} classes: give one for each column of logits.")
     missing = np.flatnonzero(np.bincount(labels, minlength=n) == 0)
     if missing.size:
         which = f"class {missing[0]}" if names is None else f"class {names[missing[0]]!r}"
-        raise ClamkitError(f"{which} has no image ({missing.size} of {n} classes have none): its accuracy is unknown, "
-                           "so it can have no bias. Give images of it, or leave its column out.")  # fmt: skip
+        none = f"{which} has no image ({missing.size} of {n} classes have none)"
+        raise ClamkitError(f"{none}, so it can have no bias: give images of it, or leave its column out.")
     bad = images - np.isfinite(logits).all(axis=1).sum()
     if bad:
         raise ClamkitError(f"the logits of {bad} of {images} images have nan or infinite values: leave these images "

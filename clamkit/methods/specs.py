@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import log
 from typing import Any
 
-from clamkit.errors import unknown
+from clamkit.errors import check_known, unknown
 
 PAPER_CLASSES = {  # the paper's datasets and how many classes they have
     "cifar10": 10, "fashion_mnist": 10, "cifar100": 100, "mini_imagenet": 100, "imagenet": 1000, "inaturalist2018": 8142
@@ -54,8 +54,7 @@ class Method:
 
     def values(self, dataset: str | None, num_classes: int | None = None, protocol: str = "paper") -> dict[str, Any]:
         """The settings on a dataset that the paper, or with protocol="released" its code, gives."""
-        if protocol not in ("paper", "released"):
-            raise unknown("protocol", protocol, ("paper", "released"))
+        check_known("protocol", protocol, ("paper", "released"))
         alike = paper_dataset_like(dataset, num_classes)
         found = self.settings | self.by_dataset.get(alike, {})
         if protocol == "released":

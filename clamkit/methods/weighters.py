@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from clamkit.checks import fraction, positive_int, step_size
-from clamkit.errors import ClamkitError, unknown
+from clamkit.errors import ClamkitError, check_known
 from clamkit.methods import losses
 from clamkit.methods.criterion import Weighter
 from clamkit.methods.specs import METHODS
@@ -21,7 +21,11 @@ from clamkit.theory.sets import LowerBounded, RatioBounded
 
 
 class Uniform(Weighter):
-    """All weights stay 1: plain empirical risk ("Normal" in the paper)."""
+    """All weights stay 1: plain empirical risk ("Normal" in the paper).
+
+    >>> Uniform(3).weights.tolist()
+    [1.0, 1.0, 1.0]
+    """
 
     def __init__(self, num_classes: int, **common: Any):
         super().__init__(num_classes, **common)
@@ -40,6 +44,13 @@ class CLAM(Weighter):
     released   clip to [1/(2n), 2/n] and renormalise, as in the released code
 
     With `ratio` the set is {max w / min w ≤ ratio} instead ("Practical Implementation"), euclidean or kl.
+
+    >>> clam = CLAM(3, projection="kl")
+    >>> logits = torch.tensor([[2.0, 0, 0], [0, 2, 0], [0, 2, 0]], requires_grad=True)
+    >>> clam(logits, torch.tensor([0, 1, 2])).backward()  # class 2 is taken for class 1
+    >>> clam.step()
+    >>> clam.weights.round(decimals=2).tolist()
+    [0.64, 0.64, 1.73]
     """
 
     def __init__(
@@ -53,8 +64,7 @@ class CLAM(Weighter):
         **common: Any,
     ):
         super().__init__(num_classes, **common)
-        if projection not in update.MAPS:
-            raise unknown("projection", projection, update.MAPS)
+        check_known("projection", projection, update.MAPS)
         if ratio is not None and (u_min is not None or projection not in ("euclidean", "kl")):
             raise ClamkitError("a ratio bound goes with projection='euclidean' or 'kl', and without u_min.")
         self.tau, self.projection = step_size(tau), projection
@@ -70,12 +80,24 @@ class CLAM(Weighter):
 
 
 def MaxMin(num_classes: int, tau: float = 1.0, **options: Any) -> CLAM:
-    """CLAM on the full simplex: no floor, all weight may go to the worst class (paper, eq. 4)."""
+    """CLAM on the full simplex: no floor, all weight may go to the worst class (paper, eq. 4).
+
+    >>> maxmin = MaxMin(2)
+    >>> maxmin.step(accuracy=[1.0, 0.0])
+    >>> maxmin.weights.round(decimals=2).tolist()  # e⁻¹ : 1, with sum 2
+    [0.54, 1.46]
+    """
     return CLAM(num_classes, tau, u_min=0.0, **options)
 
 
 class TCE(Weighter):
-    """w ← (1 − γ)w + γ·softmax(class losses): tilted cross entropy (paper, appendix "Baselines")."""
+    """w ← (1 − γ)w + γ·softmax(class losses): tilted cross entropy (paper, appendix "Baselines").
+
+    >>> tce = TCE(2, gamma=0.5)
+    >>> tce.step(loss=[0.0, 1.0])
+    >>> tce.weights.round(decimals=2).tolist()
+    [0.77, 1.23]
+    """
 
     shown = ("gamma",)
     by_loss = True
@@ -93,6 +115,11 @@ class GGF(Weighter):
 
     rank_by    "accuracy", lowest first, as the paper; "loss", highest first, as the released code
     frequency  the paper's f: every f-th epoch has these weights, those between have equal ones
+
+    >>> ggf = GGF(3, alpha=0.5, w_min=0.1)
+    >>> ggf.step(accuracy=[0.9, 0.5, 0.7])
+    >>> ggf.weights.round(decimals=2).tolist()  # ranks 3, 1, 2
+    [0.43, 1.71, 0.86]
     """
 
     shown = ("alpha", "w_min", "frequency", "rank_by")
@@ -101,8 +128,7 @@ class GGF(Weighter):
         self, num_classes: int, alpha: float, w_min: float, frequency: int = 1, rank_by: str = "accuracy", **common: Any
     ):
         super().__init__(num_classes, **common)
-        if rank_by not in ("accuracy", "loss"):
-            raise unknown("ranking", rank_by, ("accuracy", "loss"))
+        check_known("ranking", rank_by, ("accuracy", "loss"))
         self.alpha, self.w_min = fraction(alpha, "alpha"), fraction(w_min, "w_min")
         self.frequency, self.rank_by = positive_int(frequency, "frequency"), rank_by
         self.by_loss = rank_by == "loss"
@@ -120,6 +146,11 @@ class APStar(Weighter):
               K is 1 when the worst loss is the best so far, else one more than before.
     original  the classes with a loss ≥ the best worst loss so far share (1 − α)/K; no clip. An improvement brings K
               back to `k_min` if it is larger, each step adds one. The network of the best step is the result.
+
+    >>> apstar = APStar(4, alpha=0.5)
+    >>> apstar.step(loss=[0.1, 0.2, 0.3, 2.0])
+    >>> int(apstar.weights.argmax())
+    3
     """
 
     shown = ("alpha", "original")
@@ -168,8 +199,7 @@ def build_method(
     method = METHODS[name]
     given = {key: value for key, value in settings.items() if value is not None}
     for key in given:
-        if key not in method.settings:
-            raise unknown(f"setting of method {name!r}", key, method.settings)
+        check_known(f"setting of method {name!r}", key, method.settings)
     values = method.values(dataset, num_classes, protocol) | given
     common: dict[str, Any] = {"label_smoothing": label_smoothing} if label_smoothing else {}
     if method.loss:

@@ -25,8 +25,8 @@ class Named(Model):
         return {"logits": super().forward(x)}
 
 
-def hugging_face(folder, weighter, *, labels=None, train_data=None, **settings):
-    clam, model = ClamCallback(weighter), Named()
+def hugging_face(folder, weighter, *, labels=None, train_data=None, log_dir=None, class_names=None, **settings):
+    clam, model = ClamCallback(weighter, log_dir, class_names), Named()
     optimizer = sgd(model)
     settings = {"num_train_epochs": EPOCHS, "save_strategy": "no", "per_device_train_batch_size": BATCH} | settings
     settings = {"label_names": ["labels"]} | settings

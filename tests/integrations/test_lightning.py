@@ -27,8 +27,11 @@ pytestmark = [
 ]
 
 
-def lightning(folder, weighter, *, resume=None, checkpoint=None, validate=True, soft=False, **settings):
-    clam = ClamCallback(weighter)
+def lightning(
+    folder, weighter, *, resume=None, checkpoint=None, validate=True, soft=False, log_dir=None, class_names=None,
+    **settings,
+):  # fmt: skip
+    clam = ClamCallback(weighter, log_dir, class_names)
 
     class Module(pl.LightningModule):
         def __init__(self):

@@ -1,5 +1,7 @@
 """ClassBias under scikit-learn's own checks, and what it does to a class that the data hold down."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -8,13 +10,13 @@ from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import recall_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from clamkit.integrations.sklearn import ClassBias
+from clamkit.integrations.sklearn import SCORERS, ClassBias, class_accuracy_std, equity_score, worst_class_accuracy
 
 
 @pytest.mark.slow
@@ -83,3 +85,37 @@ def test_wrong_settings_are_told(unbalanced):
     X, y, _, _ = unbalanced
     with pytest.raises(ValueError, match="unknown objective 'wurst'"):
         ClassBias(objective="wurst").fit(X, y)
+
+
+def test_scorers_against_recall(unbalanced):
+    """scikit-learn's recall of each class of each part is the class accuracy there."""
+    X, y, _, _ = unbalanced
+    model = LogisticRegression()
+    said = cross_val_predict(model, X, y, cv=3)
+    parts = [test for _, test in StratifiedKFold(3).split(X, y)]
+    recalls = [recall_score(y[part], said[part], average=None) for part in parts]
+    found = cross_validate(model, X, y, cv=3, scoring=SCORERS)
+    expected = {
+        "worst_class_accuracy": [r.min() for r in recalls],
+        "worst_tenth_accuracy": [r.min() for r in recalls],  # a tenth of three classes is one
+        "class_accuracy_std": [-r.std(ddof=1) for r in recalls],
+        "class_accuracy_range": [-np.ptp(r) for r in recalls],
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[f"test_{name}"], values, err_msg=name)
+    np.testing.assert_allclose(
+        cross_val_score(model, X, y, cv=3, scoring=class_accuracy_std), expected["class_accuracy_std"]
+    )
+
+
+def test_scorers_choose_in_a_search_and_go_to_other_processes(unbalanced):
+    X, y, _, _ = unbalanced
+    scorer = pickle.loads(pickle.dumps(worst_class_accuracy))
+    search = GridSearchCV(LogisticRegression(), {"class_weight": [None, "balanced"]}, cv=2, scoring=scorer)
+    assert search.fit(X, y).best_params_ == {"class_weight": "balanced"}
+
+
+def test_a_prediction_that_no_label_has_is_wrong():
+    assert equity_score(["a", "a", "b"], ["a", "z", "b"], metric="lowest") == 0.5
+    with pytest.raises(ValueError, match="at least two classes"):
+        equity_score(["a", "a"], ["a", "a"], metric="std")

@@ -77,6 +77,18 @@ def test_dense_labels_weigh_and_count_like_a_loop_over_pixels(ignored, smoothing
     assert clam.totals()[2].numpy() == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("shape", [(43,), (3, 4, 5)])
+def test_loss_and_counts_in_one_pass_give_the_gradient_of_weighted_samples_to_the_bit(shape, reduction):
+    logits, y = batch(shape=shape)
+    clam, one, other = moved(reduction=reduction), logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    each = F.cross_entropy(other, y, reduction="none") * clam.weights.float()[y]
+    value, wanted = clam(one, y), getattr(each, reduction)()
+    assert torch.allclose(value, wanted, rtol=1e-6)
+    value.backward(), wanted.backward()
+    assert torch.equal(one.grad, other.grad)  # training does not see which way it was computed
+
+
 @pytest.mark.parametrize("method", ["focal", "pw"])
 def test_other_losses_take_dense_labels_and_leave_ignored_ones_out(method):
     logits, y = batch(shape=(3, 4, 5))
