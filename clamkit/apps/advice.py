@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
-from clamkit.apps.diagnose import Diagnosis
+from clamkit.apps.diagnose import Diagnosis, Model
 from clamkit.apps.fix import Fix, fix
 from clamkit.apps.predictions import Predictions
 from clamkit.apps.words import percent, points
@@ -13,6 +15,7 @@ from clamkit.errors import ClamkitError
 NOISE = 0.5  # of the variance over classes: from here on the test set is what must be mended first
 NOISE_WANTED = 0.1
 EVEN = 0.02  # a std over classes that nobody needs to mend
+UNSURE = 0.05  # nor is it known to be even while it may be above this
 FEW_PAIRS, MUCH = 5, 1 / 3  # so many pairs that make this share of all errors are worth a look
 QUICK = 2_000_000  # scores: with more, biases are tried by `clamkit fix` alone
 MANY_CLASSES = 50  # from here on what was seen on CIFAR-100 is nearer than what was seen with ten classes
@@ -20,37 +23,31 @@ MANY_CLASSES = 50  # from here on what was seen on CIFAR-100 is nearer than what
 
 def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | None = None) -> list[str]:
     """Lines of advice on the last model of a diagnosis, each with the number that it rests on."""
-    suffix = "_after" if result.paired is not None else ""
-    metrics, classes = result.fairness[f"accuracy{suffix}"], result.classes
-    chance, real = metrics["sampling_std"], max(0.0, metrics["std"] ** 2 - metrics["sampling_std"] ** 2) ** 0.5
-    per_class = int(classes[f"images{suffix}"].median())
-    if metrics["noise"] >= NOISE:
-        wanted = max(real * (NOISE_WANTED / (1 - NOISE_WANTED)) ** 0.5, 0.01)
-        needed = int(np.ceil(per_class * (chance / wanted) ** 2 / 10) * 10)
-        return [
-            f"Collect more test images first: {percent(metrics['noise'], 0)} of the variance over classes is what "
-            f"{per_class:,} images of a class give by chance. About {needed:,} of each would bring that chance to "
-            f"{percent(wanted)} of accuracy. Until then do not act on single classes."
-        ]
-    lines = _pairs(result, suffix)
+    examined = result.models[-1]
+    metrics = examined.fairness["value"]
+    chance = metrics["sampling_std"]
+    real = max(0.0, metrics["std"] ** 2 - chance**2) ** 0.5
+    if metrics["noise"] >= NOISE or (real < EVEN and examined.fairness.loc["std", "high"] > UNSURE):
+        return [_more_images(examined, real)]
+    lines = _pairs(examined)
     if real < EVEN:
         return [*lines, f"The classes are even: without sampling noise the std over them is {percent(real)}. Leave it."]
     if fixed is None and model is not None and model.scores is not None and model.scores.size <= QUICK:
-        try:
+        with suppress(ClamkitError):  # a class with hardly any images, a run without held-out ones
             fixed = fix(model)
-        except ClamkitError:  # a class with hardly any images, a run without held-out ones
-            fixed = None
     worst = percent(metrics["worst"])
-    if fixed is not None and fixed.useful:
+    if fixed is not None:
         change = fixed.metrics["with"] - fixed.metrics["without"]
-        lines.append(
-            f"Use class biases: without training they move the worst 10 % by {points(change['worst'])} points and the "
-            f"average by {points(change['average'])}, on images they were not fitted on (`clamkit fix`)."
-        )
-        if fixed.metrics.loc["std", "with"] ** 2 - chance**2 < EVEN**2:
-            return lines
-    elif fixed is not None:
-        lines.append(f"Class biases do not help here: {fixed.biases.choice.lower().rstrip('.')}.")
+        moved = f"the worst 10 % by {points(change['worst'])} points and the average by {points(change['average'])}"
+        unseen = "on images they were not fitted on"
+        if fixed.useful:
+            lines.append(f"Use class biases: without training they move {moved}, {unseen} (`clamkit fix`).")
+            if fixed.metrics.loc["std", "with"] ** 2 - chance**2 < EVEN**2:
+                return lines
+        else:
+            none = fixed.biases.choice.lower().rstrip(".")
+            why = f"{unseen} they move {moved}" if fixed.biases.values.any() else none
+            lines.append(f"Class biases do not help here: {why}.")
     elif model is None or model.scores is None:
         lines.append(
             f"Save the logits too: `clamkit fix logits.npz` then says whether class biases, which need no training, "
@@ -62,7 +59,7 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
         )
     seen = (
         "with 100 classes that brought the worst tenth 2 points for 0.3 of average (`--method tce`: 4 for 1.3)"
-        if len(classes) >= MANY_CLASSES
+        if len(examined.classes) >= MANY_CLASSES
         else "with ten classes that brought the worst tenth 5 to 10 points at no measured cost"
     )
     lines.append(
@@ -72,14 +69,32 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
     return lines
 
 
-def _pairs(result: Diagnosis, suffix: str) -> list[str]:
+def _more_images(model: Model, real: float) -> str:
+    """How many test images of a class would bring the std by chance down to a part of the real one."""
+    images, metrics, at_most = model.classes["images"], model.fairness["value"], model.fairness.loc["std", "high"]
+    per_class = int(images.median())
+    why = f"by {per_class:,} images of a class the std over them may be up to {percent(at_most)}"
+    if metrics["noise"] >= NOISE:
+        part = percent(metrics["noise"], 0)
+        why = f"{part} of the variance over classes is what {per_class:,} images of a class give by chance"
+    smooth = (model.classes["right"] + 0.5) / (images + 1)  # no class is taken to be perfect
+    chance = max(metrics["sampling_std"], float((smooth * (1 - smooth) / images).mean()) ** 0.5)
+    wanted = max(real * (NOISE_WANTED / (1 - NOISE_WANTED)) ** 0.5, 0.01)
+    needed = int(np.ceil(per_class * (chance / wanted) ** 2 / 10) * 10)
+    return (
+        f"Collect more test images first: {why}. About {needed:,} of each would bring that chance to "
+        f"{percent(wanted)} of accuracy. Until then do not act on single classes."
+    )
+
+
+def _pairs(model: Model) -> list[str]:
     """A few pairs that make much of all errors, if there are such; a pair is one whichever way it is confused."""
-    pairs, count = result.pairs, f"count_wrong{suffix}"
-    if pairs.empty or not pairs[count].sum():
+    count = model.confused["count"]
+    if count.empty:
         return []
-    names = [" / ".join(sorted(pair)) for pair in zip(pairs["label"], pairs["prediction"], strict=True)]
-    sums = pairs[count].groupby(names).sum().sort_values(ascending=False, kind="stable")
-    possible = len(result.classes) * (len(result.classes) - 1) / 2
+    sums = count.groupby([" / ".join(sorted(pair)) for pair in count.index]).sum()
+    sums = sums.sort_values(ascending=False, kind="stable")
+    possible = len(model.classes) * (len(model.classes) - 1) / 2
     needed = int((sums.cumsum() / sums.sum() < MUCH).sum()) + 1
     if needed > min(FEW_PAIRS, possible / 10):
         return []

@@ -41,9 +41,9 @@ def diagnose_command(
         raise ClamkitError("--confident goes with --fail-if: give what must not be, such as --fail-if 'worst<0.60'.")
     page = html or (None if json else Path("diagnosis.html"))
     found = diagnose_page.report([*([against] if against else []), *files], page)
-    reasons = gate.reasons(conditions, found.results, confident=confident, reference=against is None)
+    reasons = gate.reasons(conditions, found.result, confident=confident, reference=against is None)
     if json:
-        content = diagnose.as_json(found.results, found.advice) | {"failed": reasons}
+        content = diagnose.as_json(found.result, found.advice) | {"failed": reasons}
         typer.echo(dumps(content, indent=1, ensure_ascii=False))
     else:
         say(found.text)
@@ -61,7 +61,7 @@ def fix_command(
     ] = None,
     target: Annotated[str | None, typer.Option(help="the cheapest biases that reach this: worst=0.6, std=0.1")] = None,
     biases: Annotated[Path, typer.Option(help="the file to write")] = Path("biases.json"),
-    out: Annotated[Path | None, typer.Option(help="folder of the picture (default: figures/ in the project)")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder of the picture (default: build/figures/)")] = None,
 ) -> None:
     """Class biases for a finished model, without training: what they gain, what they cost, how to apply them.
 
@@ -71,8 +71,9 @@ def fix_command(
     from clamkit.apps.advice import advice
     from clamkit.apps.diagnose import diagnose
     from clamkit.apps.predictions import read
+    from clamkit.apps.words import numbered
 
     model = read(logits)
     found, text = fix.report(model, biases, out, None if max_cost is None else max_cost / 100, target)
     lines = advice(diagnose(model), model, found)
-    say("\n".join([text, "What next:", *(f"{i}. {line}" for i, line in enumerate(lines, 1))]))
+    say("\n".join([text, "What next:", *numbered(lines)]))

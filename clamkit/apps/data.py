@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from clamkit import paths
 from clamkit.errors import ClamkitError
 
 data_app = typer.Typer(help="Datasets: list, show, get, prepare.", no_args_is_help=True)
+DRAWN_CLASSES = 100  # in a picture of a dataset
 DataDirOption = Annotated[str | None, typer.Option("--data-dir", help="where to look first")]
 
 
@@ -25,29 +28,37 @@ def data_list() -> None:
     Example: clamkit data list
     """
     from clamkit.data.datasets import DATASETS, locate
+    from clamkit.data.own import LAYOUTS
 
     for name in DATASETS:
         say(f"{name:<20} {locate(name)}")
-    say("or the path of an .npz file, or of a folder with train/<class>/ and test/<class>/")
+    say(f"or the path of an .npz file, {LAYOUTS}")
 
 
 @data_app.command("show")
 def data_show(
-    dataset: Annotated[str, typer.Argument(help="a known name, an .npz file or an image folder")],
+    dataset: Annotated[str, typer.Argument(help="a known name, an .npz file, an image folder or a CSV file")],
     data_dir: DataDirOption = None,
     image_size: Annotated[int | None, typer.Option(help="image folders: side to resize to")] = None,
     skip_bad_images: Annotated[bool, typer.Option("--skip-bad-images", help="leave out what does not decode")] = False,
+    out: Annotated[Path | None, typer.Option(help="folder of the picture (default: build/figures/)")] = None,
 ) -> None:
-    """Load and check a dataset, and say what is in it.
+    """Load and check a dataset, say what is in it, and draw some images of each class.
 
     Example: clamkit data show fashion_mnist_mini
     """
     from clamkit.data.datasets import load_data
+    from clamkit.plots import sample_images, save
 
     loaded = load_data(dataset, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
     say(f"{loaded}\ntraining images in a class: {loaded.sizes.min()} to {loaded.sizes.max()}")
     names = ", ".join(loaded.class_names[:20]) + (", …" if loaded.num_classes > 20 else "")
     say(f"classes: {names}\nSHA-256 {loaded.sha256}")
+    figure = sample_images(loaded, most=DRAWN_CLASSES, skip_bad=skip_bad_images)
+    name = re.sub(r"[^\w.+-]", "_", loaded.name)
+    picture = save(figure, f"data_{name}", out)
+    some = f" ({DRAWN_CLASSES} of the {loaded.num_classes})" if loaded.num_classes > DRAWN_CLASSES else ""
+    say(f"picture of the classes{some}: {paths.shown(picture)}")
 
 
 @data_app.command("get")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from clamkit import plots
 from clamkit.engine.store import Run, as_frame
-from clamkit.lab.tables import all_epochs, comparison, final_classes
+from clamkit.lab.tables import comparison, final_classes
 
 
 def save_figures(runs: Sequence[Run]) -> list[Path]:
@@ -34,8 +34,3 @@ def comparison_table(runs: Sequence[Run]) -> Table:
         last = i + 1 == len(table) or table.iloc[i + 1, 0] != row[0]
         shown.add_row(*(f"[green]{cell}[/]" if cell.endswith("*") else cell for cell in row), end_section=last)
     return shown
-
-
-def write_history(runs: Sequence[Run], path: Path) -> None:
-    """Weights and accuracies of all epochs as CSV."""
-    all_epochs(runs).to_csv(path, index=False)

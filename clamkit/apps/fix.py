@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +12,15 @@ from matplotlib.figure import Figure
 
 from clamkit import paths
 from clamkit.apps.predictions import Source, read
-from clamkit.apps.words import changes, percent, points, some
-from clamkit.errors import ClamkitError, unknown
+from clamkit.apps.words import changes, percent, points, read_limit, some
+from clamkit.errors import ClamkitError
 from clamkit.files import atomic
 from clamkit.methods.posthoc import Biases, fit_biases
 from clamkit.metrics import HIGHER_IS_BETTER, METRICS, class_accuracy, fairness
 from clamkit.plots import style
 
 MAX_COST = 0.005  # of average accuracy, where neither a cost nor a target is given
-SHOWN = ("average", "worst", "std", "range")
+SHOWN = {"average": "average", "worst": "worst 10 %", "std": "std", "range": "range"}
 FEWEST_IMAGES = 4  # of a class: two halves, each of two parts
 COLOUR, CHOSEN = "#0072b2", "#d55e00"
 
@@ -49,24 +48,12 @@ class Fix:
         return bool(self.biases.values.any() and gain > 1e-12)
 
 
-def read_target(text: str | None) -> tuple[str, float] | None:
+def read_target(text: str) -> tuple[str, float]:
     """ "worst=0.6", "worst=60%": the metric and the value that it shall reach."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9.]+)\s*(%?)\s*", text)
     allowed = [metric for metric in METRICS if metric != "cov"]
-    if match and match[1] not in allowed:
-        raise unknown("metric", match[1], allowed)
-    try:
-        value = float(match[2]) / (100 if match[3] else 1)  # type: ignore[index]
-    except (TypeError, ValueError):
-        value = np.nan
-    if not (match and 0 <= value <= 1):
-        raise ClamkitError(
-            f"the target {text!r} is none: give a metric and the accuracy that it shall reach, such as worst=0.6 or "
-            f"worst=60%. Metrics: {', '.join(allowed)}."
-        )
-    return match[1], value
+    example = "a metric and the accuracy that it shall reach, such as worst=0.6 or worst=60%"
+    metric, _, value = read_limit(text, "target", "=", allowed, example)
+    return metric, value
 
 
 def fix(source: Source, *, max_cost: float | None = None, target: tuple[str, float] | None = None) -> Fix:
@@ -160,12 +147,9 @@ def sentences(found: Fix) -> list[str]:
     if not biases.values.any():
         lines.append(f"{biases.choice} No biases are the best biases here, so none are written.")
         return lines
-    names = {"average": "average", "worst": "worst 10 %", "std": "std", "range": "range"}
-    for metric in SHOWN:
+    for metric, name in SHOWN.items():
         before, after = table.loc[metric]
-        lines.append(
-            f"  {names[metric]:<12}{percent(before):>8} → {percent(after):>7}  ({points(after - before)} points)"
-        )
+        lines.append(f"  {name:<12}{percent(before):>8} → {percent(after):>7}  ({points(after - before)} points)")
     change = (found.classes["with"] - found.classes["without"]).sort_values(kind="stable")
     pay, gain = change[change < 0], change[change > 0][::-1]
     lines.append(f"Gain: {changes(gain.to_dict())}. Pay: {changes(pay.to_dict())}.")
@@ -230,7 +214,7 @@ def report(
     source: Source, biases: Path, folder: Path | None = None, max_cost: float | None = None, target: str | None = None
 ) -> tuple[Fix, str]:
     """Fit, write the biases and the picture, and say what they do and how to apply them."""
-    found = fix(source, max_cost=max_cost, target=read_target(target))
+    found = fix(source, max_cost=max_cost, target=read_target(target) if target else None)
     lines = sentences(found)
     figure = figure_front(found)
     try:

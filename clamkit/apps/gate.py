@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clamkit.apps.diagnose import Diagnosis
-from clamkit.errors import ClamkitError, unknown
+from clamkit.apps.diagnose import Diagnosis, Model
+from clamkit.apps.words import read_limit
+from clamkit.errors import ClamkitError
 from clamkit.metrics import METRICS
 
 COUNTED = ("hurt", "helped")  # classes, against another model
@@ -24,25 +24,13 @@ class Condition(NamedTuple):
 
 
 def read_condition(text: str) -> Condition:
-    match = re.fullmatch(r"\s*(\w+)\s*([<>])\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", text)
-    if not match:
-        raise ClamkitError(
-            f"the gate {text!r} cannot be read: give a metric, < or >, and a number, in quotes, such as 'worst<0.60', "
-            f"'std>12%' or 'hurt>0'. Metrics: {', '.join(ALLOWED)}."
-        )
-    metric, sign, number, percent = match.groups()
-    if metric not in ALLOWED:
-        raise unknown("metric of a gate", metric, ALLOWED)
-    limit = float(number) / (100 if percent else 1)
-    if metric not in COUNTED and metric != "cov" and limit > 1:
-        raise ClamkitError(
-            f"the gate {text!r} never decides: accuracies are fractions. Say {limit / 100:g} or {limit:g}%."
-        )
+    example = "a metric, < or >, and a number, in quotes, such as 'worst<0.60', 'std>12%' or 'hurt>0'"
+    metric, sign, limit = read_limit(text, "gate", "<>", ALLOWED, example, counts=(*COUNTED, "cov"))
     return Condition(metric, sign == "<", limit, text.strip())
 
 
 def reasons(
-    conditions: Sequence[Condition], results: Sequence[Diagnosis], *, confident: bool = False, reference: bool = True
+    conditions: Sequence[Condition], result: Diagnosis, *, confident: bool = False, reference: bool = True
 ) -> list[str]:
     """Why the models fail, one line a condition; none where they pass.
 
@@ -50,27 +38,22 @@ def reasons(
     """
     found = []
     for condition in conditions:
-        for place, result in enumerate(results):
-            if result.paired is None and condition.metric in COUNTED:
-                raise ClamkitError(f"the gate {condition.text!r} compares two models: give the other with --baseline.")
-            for suffix, title in zip(("", "_after"), result.titles, strict=False):
-                first = suffix == "" and result.paired is not None
-                if first and (place or not reference or condition.metric in COUNTED):
-                    continue
-                value, low, high = _value(result, condition.metric, suffix)
-                at = (high if condition.below else low) if confident else value
-                if at < condition.limit if condition.below else at > condition.limit:
-                    sure = f" (95 % interval {low:.3f} to {high:.3f})" if low != high else ""
-                    found.append(f"{title}: {condition.metric} is {value:.4g}{sure}, and {condition.text} fails.")
+        counted = condition.metric in COUNTED
+        if counted and not result.others:
+            raise ClamkitError(f"the gate {condition.text!r} compares two models: give the other with --baseline.")
+        for model in result.models if reference and not counted else result.others:
+            value, low, high = _value(model, condition.metric)
+            at = (high if condition.below else low) if confident else value
+            if at < condition.limit if condition.below else at > condition.limit:
+                sure = f" (95 % interval {low:.3f} to {high:.3f})" if low != high else ""
+                found.append(f"{model.title}: {condition.metric} is {value:.4g}{sure}, and {condition.text} fails.")
     return found
 
 
-def _value(result: Diagnosis, metric: str, suffix: str) -> tuple[float, float, float]:
+def _value(model: Model, metric: str) -> tuple[float, float, float]:
     """The metric and the ends of its interval."""
     if metric in COUNTED:
-        return (float((result.classes["verdict"] == metric).sum()),) * 3
+        return (float(len(model.named(metric))),) * 3
     if metric == "lowest":
-        row = result.classes.loc[result.classes[f"accuracy{suffix}"].idxmin()]
-        return row[f"accuracy{suffix}"], row[f"low{suffix}"], row[f"high{suffix}"]
-    row = result.fairness.loc[metric]
-    return row[f"accuracy{suffix}"], row[f"low{suffix}"], row[f"high{suffix}"]
+        return tuple(model.worst()[["accuracy", "low", "high"]].iloc[0])
+    return tuple(model.fairness.loc[metric])

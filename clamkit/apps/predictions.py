@@ -21,9 +21,11 @@ from clamkit.apps.words import some
 from clamkit.engine.config import RunConfig
 from clamkit.engine.store import LOGITS, RunFolder
 from clamkit.errors import ClamkitError
+from clamkit.files import read_arrays
 from clamkit.methods.specs import METHODS
 
 TINY = 1e-12  # added to probabilities before the log
+CELLS = (2_000_000, 100)  # values a Parquet file may have, and how many more for each of its bytes: more is a trap
 SUM_TOLERANCE = 0.02  # of the probabilities of an image: they may be rounded
 ARRAYS = {  # of an .npz file: what we call it, and what others do
     "label": ("labels", "label", "y", "y_true", "target", "targets"),
@@ -78,14 +80,17 @@ def read(source: Source) -> Predictions:
             f"there is no file {paths.shown(path)}: give a CSV, Parquet or npz file of predictions, or a run's folder."
         )
     try:
-        found = _arrays(path) if path.suffix == ".npz" else _table(path)
+        if path.suffix == ".npz":
+            return _from_arrays(read_arrays(path), path.name)
+        return _from_table(_table(path), path.name)
     except ClamkitError:
         raise
     except pd.errors.EmptyDataError:
         raise ClamkitError(f"{path.name} is empty: it needs the columns label and prediction.") from None
     except Exception as error:
-        raise ClamkitError(f"{path.name} cannot be read as a table ({error}).") from error
-    return _from_arrays(found, path.name) if isinstance(found, dict) else _from_table(found, path.name)
+        raise ClamkitError(
+            f"{path.name} cannot be read as a table ({error}): give a CSV file in UTF-8 with a header, Parquet or npz."
+        ) from error
 
 
 # --------------------------------------------------------------------------------------------------------- sources
@@ -93,27 +98,26 @@ def read(source: Source) -> Predictions:
 
 def _table(path: Path) -> pd.DataFrame:
     if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        said = parquet.read_metadata(path)
+        if (cells := said.num_rows * said.num_columns) > CELLS[0] + CELLS[1] * path.stat().st_size:
+            raise ValueError(f"it says it has {cells:,} values, more than so small a file can be meant to have")
         return pd.read_parquet(path)
     columns = pd.read_csv(path, nrows=0).columns
     words = {column: str for column in columns if not SCORES.fullmatch(column.strip())}
     return pd.read_csv(path, dtype=words, keep_default_na=False)
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
-
-
 def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
     frame = frame.set_axis([str(column).strip() for column in frame], axis=1)
+    own = ("label", "prediction", "id")
+    known = {column: column.lower() for column in frame if column.lower() in own}
     lower = [column.lower() for column in frame]
-    for column in ("label", "prediction", "id"):
+    for column in own:
         if lower.count(column) > 1:
             raise ClamkitError(f"{name} has more than one column {column} (capitals do not count): keep one.")
-    known = {
-        column: short for column, short in zip(frame, lower, strict=True) if short in ("label", "prediction", "id")
-    }
-    guesses = [column for column, short in zip(frame, lower, strict=True) if short.startswith("pred")]
+    guesses = [column for column in frame if column.lower().startswith("pred")]
     if "prediction" not in known.values() and len(guesses) == 1:
         known[guesses[0]] = "prediction"
     frame = frame.rename(columns=known)
@@ -128,8 +132,8 @@ def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
             f"of scores for each class, such as logit_cat), separated by a comma, and has "
             f"{some(list(frame), 8) or 'none'}."
         )
-    table = pd.DataFrame({c: _text(frame[c], name) for c in ("label", "prediction", "id") if c in frame})
-    return _with_scores(Predictions(name, table), scores, names, kind, name) if names else Predictions(name, table)
+    found = Predictions(name, pd.DataFrame({c: _text(frame[c], name) for c in own if c in frame}))
+    return found if scores is None else _with_scores(found, scores, names, kind)
 
 
 def _score_columns(frame: pd.DataFrame) -> tuple[str, list[str], np.ndarray | None]:
@@ -178,7 +182,7 @@ def _from_arrays(arrays: Mapping[str, np.ndarray], name: str) -> Predictions:
     scores = found[kind]
     if scores.ndim != 2:
         raise ClamkitError(f"{kind} of {name} have shape {scores.shape}: give [images, classes].")
-    return _with_scores(Predictions(name, table), scores, names or list(map(str, range(scores.shape[1]))), kind, name)
+    return _with_scores(Predictions(name, table), scores, names or list(map(str, range(scores.shape[1]))), kind)
 
 
 def _from_run(folder: Path) -> Predictions:
@@ -195,7 +199,7 @@ def _from_run(folder: Path) -> Predictions:
         return found
     logits = run.logits
     held = (logits.holdout, logits.holdout_labels) if len(logits.holdout) else None
-    return replace(_with_scores(found, logits.test, names, "logits", found.title), held_out=held)
+    return replace(_with_scores(found, logits.test, names, "logits"), held_out=held)
 
 
 def title_of(config: RunConfig) -> str:
@@ -206,9 +210,10 @@ def title_of(config: RunConfig) -> str:
 # ---------------------------------------------------------------------------------------------------------- checks
 
 
-def _with_scores(found: Predictions, scores: np.ndarray, names: Sequence[str], kind: str, file: str) -> Predictions:
+def _with_scores(found: Predictions, scores: np.ndarray, names: Sequence[str], kind: str) -> Predictions:
     """Scores checked, probabilities as logs; predictions are the classes of the largest where none were given."""
-    table, names = found.table, list(_text(pd.Series(names, name="class name"), file))
+    file, table = found.title, found.table
+    names = list(_text(pd.Series(names, name="class name"), file))
     if len(set(names)) < len(names) or len(names) != scores.shape[1]:
         raise ClamkitError(
             f"{file} has {scores.shape[1]} columns of {kind or 'scores'} and {len(set(names))} different class names: "

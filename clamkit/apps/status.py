@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from clamkit.engine.store import RunFolder
@@ -19,13 +21,13 @@ MARKS = {"running": "+", "failed": "!", "stopped": "~", "damaged": "?"}
 def list_runs(found: list[RunFolder], root: Path) -> list[Table]:
     """One row for each run, a table for each dataset: narrow enough for 80 columns."""
     tables: dict[str, Table] = {}
+    columns = ("method", "strength", "run", "state", "average", "std", "worst", "seconds")
     for run in found:
         dataset, method, strength, name = run.folder.relative_to(root).parts[-4:]
         if dataset not in tables:
-            tables[dataset] = Table(title=dataset, title_justify="left")
-            for column in ("method", "strength", "run", "state", "average", "std", "worst", "seconds"):
-                aside = "left" if column in ("method", "strength", "run", "state") else "right"
-                tables[dataset].add_column(column, justify=aside, no_wrap=column == "run")  # type: ignore[arg-type]
+            tables[dataset] = Table(title=dataset, title_justify="left", box=SIMPLE_HEAD, padding=0)
+            for i, column in enumerate(columns):
+                tables[dataset].add_column(column, justify="left" if i < 4 else "right", no_wrap=True)
         numbers, state = ["", "", "", ""], run.state
         if state == "done":
             try:
@@ -37,11 +39,11 @@ def list_runs(found: list[RunFolder], root: Path) -> list[Table]:
     return list(tables.values())
 
 
-def states_of(found: list[RunFolder], root: Path) -> pd.DataFrame:
+def states_of(found: list[RunFolder]) -> pd.DataFrame:
     """What the names of the folders say of many runs, and their states."""
     import pandas as pd
 
-    parts = [(*run.folder.relative_to(root).parts[:3], run.state) for run in found]
+    parts = [(*run.folder.parts[-4:-1], run.state) for run in found]
     rows = [(dataset, method, *kind.split("-", 1), state) for dataset, method, kind, state in parts]
     frame = pd.DataFrame(rows, columns=["dataset", "method", "augmentation", "strength", "state"])
     return frame.astype({"strength": float})
@@ -49,22 +51,23 @@ def states_of(found: list[RunFolder], root: Path) -> pd.DataFrame:
 
 def count_runs(frame: pd.DataFrame, title: str) -> list[Table]:
     """Methods × strengths, a table for each augmentation: how many runs are done, and what state the others are in."""
-    frame = frame.assign(row=frame["method"])
-    if frame["dataset"].nunique() > 1:
-        frame["row"] = frame["dataset"] + " " + frame["method"]
+    several = frame["dataset"].nunique() > 1
+    rows = frame["dataset"] + " " + frame["method"] if several else frame["method"]
+    marks = ", ".join(f"{mark} {state}" for state, mark in MARKS.items())
     tables = []
-    for kind, part in frame.groupby("augmentation", sort=False):
-        strengths = sorted(part["strength"].unique())
-        table = Table(title=f"{title}: runs done / all, {', '.join(f'{m} {state}' for state, m in MARKS.items())}")
+    for kind, part in frame.assign(row=rows).groupby("augmentation", sort=False):
+        cells = part.groupby(["row", "strength"], sort=False)["state"].agg(_cell).unstack(fill_value="")
+        table = Table(title=f"{title}: runs done / all, {marks}")
         table.add_column(str(kind), no_wrap=True)
-        for strength in strengths:
+        for strength in sorted(cells):
             table.add_column(f"{strength:g}", justify="right")
         for name in part["row"].unique():
-            cells = []
-            for strength in strengths:
-                states = part.loc[(part["row"] == name) & (part["strength"] == strength), "state"]
-                others = "".join(f" {mark}{n}" for state, mark in MARKS.items() if (n := (states == state).sum()))
-                cells.append(f"{states.isin(['done', 'committed']).sum()}/{len(states)}{others}" if len(states) else "")
-            table.add_row(name, *cells)
+            table.add_row(name, *cells.loc[name].sort_index())
         tables.append(table)
     return tables
+
+
+def _cell(states: pd.Series) -> str:
+    count = Counter(states)
+    others = "".join(f" {mark}{count[state]}" for state, mark in MARKS.items() if count[state])
+    return f"{count['done'] + count['committed']}/{count.total()}{others}"

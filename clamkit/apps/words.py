@@ -1,6 +1,11 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, and as they type them."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from clamkit.errors import ClamkitError, check_known
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -33,3 +38,27 @@ def changes(of: dict[str, float], most: int = 3) -> str:
     first = ", ".join(f"{name} {points(change)}" for name, change in list(of.items())[:most])
     more = f", and {len(of) - most} more" if len(of) > most else ""
     return f"{len(of)} class{'es' if len(of) > 1 else ''} ({first}{more})"
+
+
+def numbered(lines: list[str]) -> list[str]:
+    return [f"{i}. {line}" for i, line in enumerate(lines, 1)]
+
+
+def read_limit(
+    text: str, kind: str, signs: str, metrics: Sequence[str], example: str, counts: Sequence[str] = ()
+) -> tuple[str, str, float]:
+    """Metric, sign and number of what was typed, such as "worst<0.60" or "std>12%".
+
+    kind: what it is for; counts: metrics that are no fractions.
+    """
+    match = re.fullmatch(rf"\s*(\w+)\s*([{signs}])\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", text)
+    if not match:
+        raise ClamkitError(f"the {kind} {text!r} cannot be read: give {example}. Metrics: {', '.join(metrics)}.")
+    metric, sign, number, percentage = match.groups()
+    check_known(f"metric of a {kind}", metric, metrics)
+    value = float(number) / (100 if percentage else 1)
+    if value > 1 and metric not in counts:
+        raise ClamkitError(
+            f"the {kind} {text!r} is above 1, and accuracies are fractions. Say {value / 100:g} or {value:g}%."
+        )
+    return metric, sign, value

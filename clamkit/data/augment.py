@@ -42,9 +42,7 @@ def crop_boxes(count: int, height: int, width: int, lower_bound: float | Tensor,
         cut = _cut(count, height, width, low, span, generator)
         return torch.where(lower_bound[:, None] == 1, torch.tensor([0, 0, height, width], device=cut.device), cut)
     if not 0 < lower_bound <= 1:
-        raise ClamkitError(
-            f"crop lower bound {lower_bound} is not a share of the image area: it must lie in (0, 1]; 1 means no crop."
-        )
+        raise ClamkitError(f"crop lower bound {lower_bound}: it must lie in (0, 1], a share of the area; 1 is no crop.")
     if lower_bound == 1:
         return torch.tensor([0, 0, height, width], device=generator.device).repeat(count, 1)
     return _cut(count, height, width, lower_bound, 1 - lower_bound, generator)
@@ -139,11 +137,9 @@ def jitter(x: Tensor, factors: Tensor, order: Tensor, top: float = 255.0) -> Ten
 class RandomResizedCrop:
     """Random resized crop and horizontal flip of a batch; the share `whole_views` of the images is shown whole.
 
-    With a bound for each class the area of a crop tells the label: the two are independent only where all classes have
-    the same areas. The network learns it, and on test images, which are whole, it moves to the classes cropped least.
-    The same share s of whole views in every class removes this where test images are: that a view is whole tells
-    nothing but for crops that come out whole by chance, and the odds of two classes shift by at most 1/s.
-    What is left: a cropped view tells the label as before, one of area 0.95 that its class has a high bound.
+    With a bound for each class the area of a crop tells the label, and the network learns it: on test images, which are
+    whole, it moves to the classes cropped least. The same share s of whole views in every class removes this where test
+    images are (the odds of two classes then shift by at most 1/s); a cropped view tells the label as before.
 
     >>> augment = RandomResizedCrop(0.3)
     >>> augment(torch.zeros(8, 1, 28, 28), torch.Generator().manual_seed(0)).shape
@@ -164,15 +160,11 @@ class RandomResizedCrop:
         self, count: int, height: int, width: int, generator: torch.Generator, bounds: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The random part alone: flips [count] and boxes [count, 4]; with bounds [count], each box by its own."""
-        boxes = self._boxes(count, height, width, self.lower_bound if bounds is None else bounds, generator)
-        return _uniform(generator, count) < 0.5 * self.flip, boxes
-
-    def _boxes(self, count: int, height: int, width: int, bound: float | Tensor, generator: torch.Generator) -> Tensor:
-        boxes = crop_boxes(count, height, width, bound, generator)
+        boxes = crop_boxes(count, height, width, self.lower_bound if bounds is None else bounds, generator)
         if self.whole_views:  # else no draw: runs without it keep their bits
             whole = _uniform(generator, count, 1) < self.whole_views
             boxes = torch.where(whole, torch.tensor([0, 0, height, width], device=boxes.device), boxes)
-        return boxes
+        return _uniform(generator, count) < 0.5 * self.flip, boxes
 
     def apply(self, x: Tensor, flips: Tensor, boxes: Tensor) -> Tensor:
         """The deterministic part: float images in the value range of x."""

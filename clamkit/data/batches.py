@@ -6,6 +6,7 @@ together, number `rank` gets the samples rank, rank + world, rank + 2Â·world, â€
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import random
@@ -23,6 +24,8 @@ from clamkit.data import augment
 from clamkit.data.augment import Transform
 from clamkit.data.dataset import earlier_alike
 from clamkit.data.readers import NO_IMAGE, Files, refuse_bad
+
+log = logging.getLogger("clamkit")
 
 Pairs = Iterator[tuple[Tensor, Tensor]]  # images, labels
 EVALUATION_BATCH = 500
@@ -124,7 +127,8 @@ class Batches:
                 refuse_bad(list(bad), len(files), skip=False)
             if images is not None:
                 yield images.to(self.device, non_blocking=on_cuda), rows
-        refuse_bad(list(bad), len(files), skip=True)
+        if said := refuse_bad(list(bad), len(files), skip=True):
+            log.warning("%s", said)
 
 
 def weighted_order(y: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:

@@ -24,10 +24,7 @@ MARKER = "clamkit-copy.json"
 
 def refuse_unfinished(place: Path) -> None:
     if not (read_marker(place) or {"finished": True})["finished"]:
-        raise ClamkitError(
-            f"{place} is a copy that was not finished: `clamkit data prepare` with the data it is made of goes on with "
-            "it; until then train on that data."
-        )
+        raise ClamkitError(f"{place} is a copy that was not finished: `clamkit data prepare` goes on with it.")
 
 
 def use_copy(place: Path, content: Content) -> Content:

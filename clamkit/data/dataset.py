@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clamkit.checks import check_labels
 from clamkit.data.readers import Files
 from clamkit.errors import ClamkitError
 
@@ -37,6 +38,7 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     sha256: str = field(repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)  # said whenever it is loaded: how it was split, what is out
     x_holdout: Tensor | Files = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     y_holdout: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
@@ -94,25 +96,26 @@ def earlier_alike(labels: Tensor) -> Tensor:
 
 
 def dataset_from_arrays(
-    name: str, *, class_names: Sequence[str] | None = None, statistics: Statistics | None = None, **arrays: Any
+    name: str,
+    *,
+    class_names: Sequence[str] | None = None,
+    statistics: Statistics | None = None,
+    notes: Sequence[str] = (),
+    **arrays: Any,
 ) -> Dataset:
     """Check x_train, y_train, x_test and y_test and wrap them up."""
     x_train, x_test = (_images(arrays[part], part) for part in ("x_train", "x_test"))
     y_train, y_test = (_labels(arrays[part], part) for part in ("y_train", "y_test"))
     if x_train.shape[1:] != x_test.shape[1:]:
-        raise ClamkitError(
-            f"{name}: training images are {x_train.shape[1:]}, test images {x_test.shape[1:]} (C, H, W)."
-        )
+        shapes = x_train.shape[1:], x_test.shape[1:]
+        raise ClamkitError(f"{name}: training images are {shapes[0]}, test images {shapes[1]} (C, H, W).")
     n = len(class_names) if class_names is not None else int(y_train.max()) + 1
     if n < 2:
         raise ClamkitError(f"{name} has {n} class: there must be at least two.")
     for x, y, part in ((x_train, y_train, "train"), (x_test, y_test, "test")):
         if len(x) != len(y):
             raise ClamkitError(f"{name}: {len(x)} {part} images, but {len(y)} labels.")
-        if y.min() < 0 or y.max() >= n:
-            raise ClamkitError(
-                f"{name}: {part} labels run from {y.min()} to {y.max()}; with {n} classes they must lie in 0..{n - 1}."
-            )
+        check_labels(y, n, f"{name}: {part} labels")
     names = tuple(map(str, class_names)) if class_names is not None else tuple(f"class {i}" for i in range(n))
     empty = np.flatnonzero(np.bincount(y_train, minlength=n) == 0)
     if empty.size:
@@ -120,6 +123,13 @@ def dataset_from_arrays(
             f"{name}: {empty.size} of {n} classes have no training image (first: {names[empty[0]]!r}, label "
             f"{empty[0]}). Every class needs at least one: remove the class or add images."
         )
+    unseen = np.flatnonzero(np.bincount(y_test, minlength=n) == 0)
+    if unseen.size:
+        which = ", ".join(names[i] for i in unseen[:5])
+        notes = [
+            *notes,
+            f"{name}: {unseen.size} of {n} classes have no test image ({which}): nothing is known of these.",
+        ]
     mean, std = statistics or (IMAGENET if isinstance(x_train, Files) else _moments(x_train))
     digest = hashlib.sha256()
     for array in (x_train, y_train, x_test, y_test):
@@ -127,7 +137,7 @@ def dataset_from_arrays(
             digest.update(piece)
     train, test = (x if isinstance(x, Files) else torch.from_numpy(x) for x in (x_train, x_test))
     labels, test_labels = torch.from_numpy(y_train), torch.from_numpy(y_test)
-    return Dataset(name, train, labels, test, test_labels, names, mean, std, digest.hexdigest())
+    return Dataset(name, train, labels, test, test_labels, names, mean, std, digest.hexdigest(), tuple(notes))
 
 
 def _images(x: np.ndarray | Files, part: str) -> np.ndarray | Files:
@@ -167,7 +177,6 @@ def _moments(x: np.ndarray) -> Statistics:
 
 def _labels(y: np.ndarray, part: str) -> np.ndarray:
     if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise ClamkitError(
-            f"{part} has type {y.dtype} and shape {y.shape}: labels must be whole numbers, one for each image."
-        )
+        given = f"{part} has type {y.dtype} and shape {y.shape}"
+        raise ClamkitError(f"{given}: labels must be whole numbers, one for each image.")
     return np.ascontiguousarray(y, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Datasets: `load_data(name)`, or the path of an .npz file or an image folder.
+"""Datasets: `load_data(name)`, or the path of an .npz file, an image folder or a CSV manifest.
 
 Images are uint8 tensors in memory; ImageNet and iNaturalist, which do not fit, are read file by file. Every dataset is
 checked on the way in: shapes, label range, each class present in training, and where it is known the SHA-256 of the
@@ -7,6 +7,7 @@ decoded arrays.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from clamkit import paths
-from clamkit.data import copies, readers
+from clamkit.data import copies, own, readers
 from clamkit.data.dataset import IMAGENET, Dataset, Statistics, dataset_from_arrays
 from clamkit.errors import ClamkitError, unknown
+
+log = logging.getLogger("clamkit")
 
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -65,13 +68,16 @@ def load_data(
     per_class: int | None = None,
     holdout: int = 0,
 ) -> Dataset:
-    """A dataset by name ("fashion_mnist_mini", …), or from an .npz file or image folder by path.
+    """A dataset by name ("fashion_mnist_mini", …), or from an .npz file, image folder or CSV manifest by path.
 
     data_dir         where to look first for the files of a known dataset, or for a relative path
-    image_size       image files only: the side to resize to; needed for a folder whose images differ in size
+    image_size       image files only: the side to resize to; needed where images differ in size
     skip_bad_images  leave image files out that do not decode, instead of refusing
     per_class        only so many training images of each class
     holdout          so many images of each class kept out of training: the same ones whatever `per_class` is
+
+    >>> load_data("fashion_mnist_mini", per_class=100)
+    fashion_mnist_mini: 1000 training and 4000 test images, 1×28×28, 10 classes
     """
     if per_class is not None or holdout:
         whole = load_data(name, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
@@ -79,13 +85,20 @@ def load_data(
         return whole.part(per_class) if per_class is not None else whole
     if str(name) in DATASETS:
         place = Path(data_dir).expanduser().resolve() if data_dir else None
-        return _load_known(str(name), place, image_size, skip_bad_images)
-    path = _own_place(name, data_dir)
+        dataset = _load_known(str(name), place, image_size, skip_bad_images)
+    else:
+        dataset = _load_own(_own_place(name, data_dir), image_size, skip_bad_images)
+    for note in dataset.notes:
+        log.warning("%s", note)
+    return dataset
+
+
+def _load_own(path: Path, image_size: int | None, skip_bad: bool) -> Dataset:
     if path.is_file():
-        return dataset_from_arrays(path.stem, **readers.read_npz(path))
+        content = readers.read_npz(path) if path.suffix == ".npz" else own.read_manifest(path, image_size, skip_bad)
+        return dataset_from_arrays(path.stem, **content)
     copies.refuse_unfinished(path)
-    content = readers.read_folder(path, image_size, skip_bad_images)
-    return dataset_from_arrays(path.name, **copies.use_copy(path, content))
+    return dataset_from_arrays(path.name, **copies.use_copy(path, own.read_folder(path, image_size, skip_bad)))
 
 
 def image_files(name: str | os.PathLike, data_dir: str | os.PathLike | None = None) -> tuple[Path, list[str]]:
@@ -94,22 +107,22 @@ def image_files(name: str | os.PathLike, data_dir: str | os.PathLike | None = No
     root = Path(data_dir).expanduser().resolve() if data_dir else None
     place = (known.find(root) or _download(str(name), root)) if known else _own_place(name, data_dir)
     if place.is_file() or (known and not known.image_size):
-        raise ClamkitError(f"{name} is not made of image files: only a dataset that is has a smaller copy.")
-    read = known.read if known else readers.read_folder
+        raise ClamkitError(f"{name} is no folder of image files: only such a dataset has a smaller copy.")
+    read = known.read if known else own.read_folder
     content = read(place, image_size=1, stream=True)
     return place, [*content["x_train"].files, *content["x_test"].files]
 
 
 def _own_place(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> Path:
-    """The .npz file or folder that a path names."""
+    """The file or folder that a path names."""
     try:
         below = [Path(data_dir).expanduser() / name] if data_dir else []
         found = [path.resolve() for path in (*below, Path(name).expanduser()) if path.exists()]
-        if path := next((path for path in found if path.is_dir() or path.suffix == ".npz"), None):
+        if path := next((path for path in found if path.is_dir() or path.suffix in (".npz", ".csv")), None):
             return path
     except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of nobody
         pass
-    kinds = "the path of an .npz file, or of a folder with train/ and test/ (or val/) in it"
+    kinds = f"the path of an .npz file, {own.LAYOUTS}"
     if os.sep in str(name) or Path(str(name)).suffix:
         raise ClamkitError(f"there is no dataset at {str(name)!r}: give {kinds}, or one of {', '.join(DATASETS)}.")
     raise ClamkitError(f"{unknown('dataset', str(name), DATASETS)} Or {kinds}.")
@@ -229,8 +242,8 @@ DATASETS: dict[str, DatasetSpec] = {
         download="CIFAR100",
         statistics=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     ),
-    "mini_imagenet": DatasetSpec(read=readers.read_folder, **FOLDERS, image_size=84),
-    "imagenet": DatasetSpec(read=partial(readers.read_folder, stream=True), **FOLDERS, image_size=224),
+    "mini_imagenet": DatasetSpec(read=own.read_folder, **FOLDERS, image_size=84),
+    "imagenet": DatasetSpec(read=partial(own.read_folder, stream=True), **FOLDERS, image_size=224),
     "inaturalist2018": DatasetSpec(
         read=readers.read_inaturalist,
         needs=("train2018.json", "2018/|train_val2018/"),

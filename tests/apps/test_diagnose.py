@@ -26,10 +26,11 @@ def test_one_file_by_hand():
     assert list(result.classes.index) == ["cat", "cow", "dog"]
     assert list(result.classes["accuracy"]) == [0.75, 1.0, 0.5]
     assert list(result.classes["images"]) == [4, 4, 4]
-    assert result.fairness.loc["average", "accuracy"] == pytest.approx(0.75)
-    assert result.fairness.loc["worst", "accuracy"] == 0.5
-    assert result.pairs.to_numpy().tolist() == [["dog", "cat", 2, 0.5], ["cat", "dog", 1, 0.25]]
-    assert result.paired is None
+    assert result.fairness.loc["average", "value"] == pytest.approx(0.75)
+    assert result.fairness.loc["worst", "value"] == 0.5
+    assert list(result.pairs.index) == [("dog", "cat"), ("cat", "dog")]
+    assert result.pairs.to_numpy().tolist() == [[2, 0.5], [1, 0.25]]
+    assert result.changes is None
     first = sentences(result)[0]
     assert first == "12 images, 3 classes: 75.0 % right; class accuracies run from 50.0 % (dog) to 100.0 % (cow)."
 
@@ -38,39 +39,56 @@ def test_two_files_by_hand():
     """Ten lost and none won: p = 2/2¹⁰; with two classes Holm doubles it, Benjamini–Hochberg too."""
     before = table("cat→cat*10", "dog→dog*5", "dog→cat*5")
     after = table("cat→dog*10", "dog→dog*5", "dog→cat*4", "dog→dog")
-    result = diagnose(before, after)
-    cat, dog = result.classes.loc["cat"], result.classes.loc["dog"]
+    result = diagnose(before, after, titles=["old", "new"])
+    (new,) = result.others
+    cat, dog = new.changes.loc["cat"], new.changes.loc["dog"]
     assert (cat.lost, cat.won, dog.lost, dog.won) == (10, 0, 0, 1)
     assert (cat.p, cat.p_holm, cat.q) == pytest.approx((2 / 1024, 4 / 1024, 4 / 1024))
     assert (cat.verdict, dog.verdict, dog.p) == ("hurt", "", 1.0)
-    assert list(result.named("hurt").index) == ["cat"]
-    assert result.named("helped").empty
-    assert result.paired
+    assert list(new.named("hurt").index) == ["cat"]
+    assert new.named("helped").empty
+    assert new.paired
     assert "same images" in result.notes[0]
-    assert result.pairs.iloc[0].to_list() == ["cat", "dog", 0, 0.0, 10, 1.0]
+    assert result.pairs.index[0] == ("cat", "dog")
+    assert result.pairs.iloc[0].to_list() == [0, 0.0, 10, 1.0]
     text = "\n".join(sentences(result))
     assert "hurt 1 class (cat −100.0) and helped no class" in text
-    assert "Confused most with augmentation: cat taken for dog, 100 % of its images; without: none." in text
+    assert "Confused most in new: cat taken for dog, 100 % of its images; old: none." in text
+
+
+def test_several_models_are_each_compared_with_the_first():
+    """Three models are one diagnosis: each comparison is that of the pair, and what is wrong names its file."""
+    tables = table("a→a*9", "b→b*9"), table("a→b*9", "b→b*9"), table("a→a*9", "b→b*4", "b→a*5")
+    result = diagnose(*tables, titles=["x", "y", "z"])
+    assert result.titles == ["x", "y", "z"]
+    for model, own in zip(result.others, tables[1:], strict=True):
+        pd.testing.assert_frame_equal(model.changes, diagnose(tables[0], own).others[0].changes)
+    assert len(result.notes) == 1, "the same note once"
+    text = sentences(result)
+    assert [line.split(" ")[0] for line in text[3:9:3]] == ["y", "z"]
+    assert text[-1] == "Confused most in y: a taken for b, 100 % of its images; x: none; z: none."
+    with pytest.raises(ClamkitError, match="1 only in z"):
+        diagnose(*tables[:2], table("a→a", "b→b", "c→c"), titles=["x", "y", "z"])
 
 
 def test_ids_pair_what_lies_in_another_order():
     before = table("a→a*6", "b→b*2", ids=range(8))
     after = table("b→b*2", "a→b*6", ids=[7, 6, *range(6)])
     result = diagnose(before, after)
-    assert result.paired
+    assert result.others[0].paired
     assert "paired by id" in result.notes[0]
-    assert result.classes.loc["a", "lost"] == 6
+    assert result.others[0].changes.loc["a", "lost"] == 6
     without = diagnose(before.drop(columns="id"), after.drop(columns="id"))
-    assert without.paired is False
+    assert without.others[0].paired is False
     assert "different orders" in without.notes[0]
     assert "Fisher" in without.notes[0]
-    assert without.classes.loc["a", "p"] == pytest.approx(fisher_exact([[6, 0], [0, 6]]).pvalue)
-    assert "lost" not in without.classes
+    assert without.others[0].changes.loc["a", "p"] == pytest.approx(fisher_exact([[6, 0], [0, 6]]).pvalue)
+    assert "lost" not in without.others[0].changes
 
 
 def test_files_of_different_lengths_are_compared_unpaired():
     result = diagnose(table("a→a*6", "b→b*2"), table("a→b*5", "b→b*2"))
-    assert result.paired is False
+    assert result.others[0].paired is False
     assert "8 and 7 rows" in result.notes[0]
 
 
@@ -112,12 +130,20 @@ def test_bad_files(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (table("a→a", "b→b"), table("a→a", "c→c"), r"different classes: 1 only in the first \(b\)"),
-        (table("a→a", "b→b"), table("a→a", "b→b", "c→c"), r"1 only in the second \(c\)"),
-        (table("a→a", "b→b", ids=[1, 2]), table("a→a", "b→b", ids=[1, 3]), r"2 ids are in one file only \(2, 3\)"),
-        (table("a→a", "b→b", ids=[1, 1]), table("a→a", "b→b", ids=[1, 2]), "first file has the id '1' more than once"),
-        (table("a→a", "b→b", ids=[1, 2]), table("a→a", "b→b", ids=[2, 1]), "id '1' has another label"),
-        (table("a→a", "b→b"), table("a→x", "b→y"), "no prediction of the second file is among the labels"),
+        (table("a→a", "b→b"), table("a→a", "c→c"), r"different classes: 1 only in the table \(1\) \(b\)"),
+        (table("a→a", "b→b"), table("a→a", "b→b", "c→c"), r"1 only in the table \(2\) \(c\)"),
+        (table("a→a", "b→b", ids=[1, 2]), table("a→a", "b→b", ids=[1, 3]), r"2 ids are in only one of .* \(2, 3\)"),
+        (
+            table("a→a", "b→b", ids=[1, 1]),
+            table("a→a", "b→b", ids=[1, 2]),
+            r"the table \(1\) has the id '1' more than once",
+        ),
+        (
+            table("a→a", "b→b", ids=[1, 2]),
+            table("a→a", "b→b", ids=[2, 1]),
+            r"id '1' has another label in the table \(2\)",
+        ),
+        (table("a→a", "b→b"), table("a→x", "b→y"), r"no prediction of the table \(2\) is among the labels"),
     ],
 )
 def test_files_that_do_not_belong_together(before, after, message):
@@ -132,14 +158,14 @@ def test_predictions_outside_the_labels_are_wrong_and_told():
 
 
 def test_what_is_confused_is_never_called_zero_percent():
-    """One image of 300 is 0.3 %; where the images differ without augmentation only, that side is told."""
+    """One image of 300 is 0.3 %; where two models differ, the worse one is told first."""
     rare = diagnose(table("cat→cat*299", "cat→dog", "dog→dog"))
     assert sentences(rare)[-1] == "Confused most: cat taken for dog, below 1 % of its images."
     before, after = table("cat→cat*5", "cat→dog*5", "dog→dog*2"), table("cat→cat*9", "cat→dog", "dog→dog*2")
-    told = sentences(diagnose(before, after))[-1]
-    assert told == "Confused most without augmentation: cat taken for dog, 50 % of its images; with: 10 %."
+    told = sentences(diagnose(before, after, titles=["old", "new"]))[-1]
+    assert told == "Confused most in old: cat taken for dog, 50 % of its images; new: 10 %."
     told = sentences(diagnose(before, before))[-1]
-    assert told == "Confused most: cat taken for dog, 50 % of its images, with and without augmentation."
+    assert told == "Confused most: cat taken for dog, 50 % of its images, in both."
     assert [share(value) for value in (0, 1e-9, 0.0099, 0.01, 0.5, 1)] == [
         "none", "below 1 %", "below 1 %", "1 %", "50 %", "100 %",
     ]  # fmt: skip
@@ -152,7 +178,7 @@ def test_an_id_that_comes_twice_is_told():
     assert diagnose(twice).notes == [note]
     assert diagnose(table("a→a", "b→b", ids=[1, 2])).notes == []
     second = diagnose(table("a→a*3", "b→b"), twice).notes
-    assert second[1] == note.replace("ids", "ids of the second file")
+    assert second[1] == note.replace("ids", "ids of the table (2)")
 
 
 def test_a_name_is_the_same_however_its_accents_are_written(tmp_path):

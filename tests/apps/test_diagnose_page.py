@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from clamkit.apps.diagnose import diagnose
-from clamkit.apps.diagnose_page import figure_changes, figure_classes, html, report, write_html
+from clamkit.apps.diagnose_page import figure_changes, figure_classes, html, report
 from clamkit.errors import ClamkitError
 
 from .tables import table
@@ -41,12 +41,11 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_page_is_whole_and_escapes_class_names(tmp_path):
+def test_page_is_whole_and_escapes_class_names():
     evil, dollars = "<script>alert(1)</script>", "a $x_{ & b $"
     before = table(f"{evil}→{evil}*9", f"{dollars}→{dollars}*9", f"{dollars}→{evil}")
     after = table(f"{evil}→{dollars}*9", f"{dollars}→{dollars}*9", f"{dollars}→{evil}")
-    path = write_html(diagnose(before, after), path=tmp_path / "deep" / "page.html", title="<b>")
-    page = Page(path.read_text(encoding="utf-8"))
+    page = Page(html(diagnose(before, after), title="<b>"))
     assert "script" not in page.tags
     assert "b" in page.tags  # the marks of the bars; the title's is text
     assert evil in page.text
@@ -79,10 +78,9 @@ def test_fifty_thousand_real_predictions(tmp_path, imagenet_val):
     np.testing.assert_allclose(result.classes["accuracy"], right)
     assert f"{100 * (label == prediction).mean():.1f} % right" in text
     assert "hurt 2 classes (0 " in text
-    assert set(result.named("hurt").index) == {"0", "1"}
-    confused = result.pairs.set_index(["label", "prediction"])["count_wrong"]
+    assert set(result.others[0].named("hurt").index) == {"0", "1"}
     wrong = frame[label != prediction].astype(str).value_counts()
-    assert confused[confused > 0].to_dict() == wrong.to_dict()
+    assert result.confused["count"].to_dict() == wrong.to_dict()
     page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert page.tags.count("img") == 2
     assert page.tags.count("tr") > 1000
@@ -98,10 +96,10 @@ def many(classes: int, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def test_few_classes_are_drawn_by_name_worst_first():
-    """Points are the accuracies, lines their Wilson intervals; without and with augmentation side by side."""
+    """Points are the accuracies, lines their Wilson intervals; two models side by side."""
     before = table("cat→cat*3", "cat→dog", "dog→dog*2", "dog→cat*2", "cow→cow*4")
     after = table("cat→cat*1", "cat→dog*3", "dog→dog*2", "dog→cat*2", "cow→cow*4")
-    result = diagnose(before, after)
+    result = diagnose(before, after, titles=["old", "new"])
     for given, lines in ((diagnose(before), 1), (result, 2)):
         figure = figure_classes(given)
         (axis,) = figure.axes
@@ -115,7 +113,7 @@ def test_few_classes_are_drawn_by_name_worst_first():
         plt.close(figure)
     figure = figure_classes(result)
     assert list(figure.axes[0].lines[1].get_xdata()) == [0.5, 0.25, 1.0], "in the order of the first model"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["without", "with augmentation"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["old", "new"]
     plt.close(figure)
 
 
@@ -124,31 +122,32 @@ def test_many_classes_are_drawn_as_curve_and_profile():
     result = diagnose(before, after)
     figure = figure_classes(result)
     curve, profile = figure.axes
-    for line, column in zip(curve.lines, ("accuracy", "accuracy_after"), strict=True):
-        assert list(line.get_ydata()) == sorted(result.classes[column])
+    for line, model in zip(curve.lines, result.models, strict=True):
+        assert list(line.get_ydata()) == sorted(model.classes["accuracy"])
     assert (curve.get_xlabel(), curve.get_ylabel()) == ("classes, worst first", "accuracy")
     assert [text.get_text() for text in curve.texts] == ["worst 10 %", "best 10 %"]
     assert (profile.get_title("left"), profile.get_ylabel()) == ("profile", "classes at or below it")
     assert len(profile.lines) == 2
-    for line, column in zip(profile.lines, ("accuracy", "accuracy_after"), strict=True):
+    for line, model in zip(profile.lines, result.models, strict=True):
         x, y = line.get_data()
         for limit in (0.31, 0.6, 0.77, 0.95):  # the step that holds at the limit
-            assert y[x <= limit][-1] == pytest.approx((result.classes[column] <= limit).mean())
+            assert y[x <= limit][-1] == pytest.approx((model.classes["accuracy"] <= limit).mean())
     plt.close(figure)
 
 
 def test_changes_are_drawn_by_verdict():
-    result = diagnose(*many(40))
-    figure = figure_changes(result)
+    result = diagnose(*many(40), titles=["old", "new"])
+    (new,) = result.others
+    figure = figure_changes(result, new)
     scatter, names = figure.axes
-    counts = result.classes["verdict"].value_counts()
+    counts = new.changes["verdict"].value_counts()
     legend = [text.get_text() for text in scatter.get_legend().get_texts()]
     expected = (("no change shown", ""), ("helped", "helped"), ("hurt", "hurt"))
     assert legend == [f"{text} ({counts.get(verdict, 0)})" for text, verdict in expected]
-    assert result.named("hurt").index[0] == "0"
+    assert new.named("hurt").index[0] == "0"
     points = np.concatenate([np.asarray(dots.get_offsets()) for dots in scatter.collections])
-    np.testing.assert_allclose(np.sort(points[:, 1]), np.sort(result.classes["accuracy_after"]))
-    assert (scatter.get_xlabel(), scatter.get_ylabel()) == ("accuracy without", "accuracy with augmentation")
+    np.testing.assert_allclose(np.sort(points[:, 1]), np.sort(new.classes["accuracy"]))
+    assert (scatter.get_xlabel(), scatter.get_ylabel()) == ("accuracy old", "accuracy new")
     assert len(names.get_yticklabels()) == 16
     assert names.get_yticklabels()[0].get_text() == "0", "the largest loss on top"
     plt.close(figure)
@@ -157,7 +156,7 @@ def test_changes_are_drawn_by_verdict():
 def test_a_page_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ClamkitError, match=r"cannot write the page .*file.*page\.html"):
-        write_html(diagnose(table("a→a", "b→b")), path=tmp_path / "file" / "page.html")
+        report([table("a→a", "b→b")], tmp_path / "file" / "page.html")
 
 
 def test_report_names_the_files_and_the_page(tmp_path):

@@ -8,6 +8,12 @@ import pytest
 from clamkit.apps import doctor
 
 
+@pytest.fixture(autouse=True)
+def _speed(monkeypatch):
+    """As if measured: tests/engine/test_device.py does, in a process of its own that takes ten seconds."""
+    monkeypatch.setattr("clamkit.engine.device.bfloat16_speed", lambda: 1.5)
+
+
 def problems() -> dict[str, str]:
     return {kind: problem for kind, _, problem in doctor.checks() if problem and kind != "extra"}
 
@@ -35,7 +41,6 @@ def asks_for(monkeypatch):
     return ask
 
 
-@pytest.mark.slow
 def test_a_sound_machine_lacks_nothing(without, asks_for):
     asks_for("torch>=2.6", "papermill>=2.6; extra == 'lab'")
     without()
@@ -45,6 +50,7 @@ def test_a_sound_machine_lacks_nothing(without, asks_for):
     text = "\n".join(lines)
     for words in ("clamkit ", "device ", "torch 1.0", "fashion_mnist_mini: in ", "GB free", "notebooks and", "lab ("):
         assert words in text
+    assert "bfloat16 has 1.5 times float32's speed" in text
 
 
 def test_a_missing_extra_is_named_with_the_command_that_brings_it(without, asks_for):

@@ -95,9 +95,9 @@ def test_json_is_all_that_is_printed(run):
 def test_conditions():
     assert read_condition(" std > 12 % ")[:3] == ("std", False, 0.12)
     assert read_condition("hurt>3")[:3] == ("hurt", False, 3.0)
-    result = diagnose(OLD, NEW, ("a", "b"))
-    assert reasons([read_condition("lowest<0.5")], [result]) == [
+    result = diagnose(OLD, NEW, titles=["a", "b"])
+    assert reasons([read_condition("lowest<0.5")], result) == [
         "b: lowest is 0.4 (95 % interval 0.276 to 0.538), and lowest<0.5 fails."
     ]
     with pytest.raises(ClamkitError, match="compares two models"):
-        reasons([read_condition("helped>0")], [diagnose(OLD)])
+        reasons([read_condition("helped>0")], diagnose(OLD))

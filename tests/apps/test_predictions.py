@@ -56,9 +56,7 @@ def test_a_run_brings_its_names_title_and_held_out_images(finished):
 
 def test_two_runs_stand_side_by_side(finished, tmp_path):
     found = report([finished("normal")[0], finished("clam")[0]], tmp_path / "page.html")
-    assert found.results[0].titles == tuple(
-        f"{method}, fashion_mnist_mini, crop 0.3, seed 2" for method in ("Normal", "CLAM")
-    )
+    assert found.result.titles == [f"{method}, fashion_mnist_mini, crop 0.3, seed 2" for method in ("Normal", "CLAM")]
     assert "top" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

@@ -175,5 +175,5 @@ def test_the_command(imagenet, small_npz):
     assert said.exit_code == 0, said.output
     assert f"imagenet-{SIDE}px holds 12 images" in said.output
     for name in (str(small_npz), "fashion_mnist_mini"):
-        with pytest.raises(ClamkitError, match="is not made of image files"):
+        with pytest.raises(ClamkitError, match="is no folder of image files"):
             image_files(name)

@@ -199,7 +199,7 @@ def test_own_npz_in_every_layout(tmp_path, small_npz, arrays):
     ("change", "message"),
     [
         ({"x_test": None}, "lacks x_test"),
-        ({"y_train": lambda y: y + 1}, r"train labels run from 1 to 3; with 3 classes they must lie in 0\.\.2"),
+        ({"y_train": lambda y: y + 1}, r"train labels run from 1 to 3: with 3 classes they must lie in 0\.\.2"),
         ({"y_test": lambda y: y - 1}, "test labels run from -1"),
         ({"y_train": lambda y: np.where(y == 1, 0, y)}, "no training image.*'middle'"),
         ({"y_train": lambda y: y.astype(float)}, "labels must be whole numbers"),
@@ -242,7 +242,7 @@ def test_own_folder_of_many_sizes_wants_a_size(make_folder):
 
 def test_bad_folders(tmp_path, make_folder):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ClamkitError, match="must hold train"):
+    with pytest.raises(ClamkitError, match="no folder for each class"):
         load_data(tmp_path / "empty")
     folder = make_folder()
     (folder / "train" / "ant" / "bad.png").write_bytes(b"not an image")

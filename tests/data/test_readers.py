@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from clamkit.data import readers
+from clamkit.data import own, readers
 from clamkit.data.datasets import CIFAR10_CLASSES, DATASETS, load_data
 from clamkit.data.vision import torchvision
 from clamkit.errors import ClamkitError
@@ -115,13 +115,13 @@ def test_a_smaller_decode_shows_the_same_box(tmp_path, kind, size):
 
 def test_folders_above_the_limit_are_streamed(make_folder, monkeypatch):
     folder = make_folder()
-    assert isinstance(readers.read_folder(folder, 12)["x_train"], np.ndarray)
-    assert isinstance(readers.read_folder(folder, 12, stream=True)["x_train"], readers.Files)
-    monkeypatch.setattr(readers, "STREAM_ABOVE", 12 * 3 * 12**2 - 1)
-    streamed = readers.read_folder(folder, 12)
+    assert isinstance(own.read_folder(folder, 12)["x_train"], np.ndarray)
+    assert isinstance(own.read_folder(folder, 12, stream=True)["x_train"], readers.Files)
+    monkeypatch.setattr(own, "STREAM_ABOVE", 12 * 3 * 12**2 - 1)
+    streamed = own.read_folder(folder, 12)
     assert isinstance(streamed["x_train"], readers.Files)
     assert streamed["y_train"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert isinstance(readers.read_folder(folder, None)["x_train"], np.ndarray), "without a size nothing can be cut"
+    assert isinstance(own.read_folder(folder, None)["x_train"], np.ndarray), "without a size nothing can be cut"
 
 
 def test_bad_inaturalist_files(inaturalist):
