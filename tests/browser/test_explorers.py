@@ -1,9 +1,5 @@
-"""The explorers in a real browser, in JupyterLab and as voila pages: sliders move, pictures and numbers follow.
+"""The explorers in a real browser, in JupyterLab and as voila pages: sliders move, pictures and numbers follow."""
 
-Needs a Chromium or Chrome on the PATH, or CLAMKIT_BROWSER with its path. Screenshots go to figures/screens.
-"""
-
-import io
 import json
 import os
 import re
@@ -19,24 +15,19 @@ from urllib.request import urlopen
 
 import nbformat
 import pytest
-from PIL import Image
 
 from clamkit import RunConfig, RunStore, paths, train
+
+from .conftest import PATIENCE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: make extras")
 expect = playwright.expect
 
 ROOT = Path(__file__).resolve().parents[2]
-SCREENS, RUNS = paths.figures() / "screens", paths.runs()  # before the tests' own folders take their place
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER = os.environ.get("CLAMKIT_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
-NOTEBOOKS = ("30_explore_game", "31_explore_runs")
-PATIENCE = 180_000  # milliseconds; a machine may be busy
+RUNS = paths.runs()  # before the tests' own folders take its place
+NOTEBOOKS = ("30_explore_game", "31_explore_runs", "32_diagnose")
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not BROWSER, reason=f"no browser: none of {', '.join(NAMES)} is on the PATH"),
-]
+pytestmark = pytest.mark.browser
 
 
 def code_cells(notebook) -> list:
@@ -92,7 +83,7 @@ def serve(environment, tmp_path_factory):
         log = open(tmp_path_factory.mktemp("log") / kind, "w")  # noqa: SIM115
         process = subprocess.Popen([sys.executable, "-m", *command], **environment, stdout=log, stderr=log)
         started[kind] = process, address, token
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE / 1000
         while not answers(address):
             assert process.poll() is None, Path(log.name).read_text()
             assert time.monotonic() < deadline, Path(log.name).read_text()
@@ -112,29 +103,6 @@ def answers(address: str) -> int:
         return error.code
     except (URLError, OSError):
         return 0
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with playwright.sync_playwright() as started:
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        opened = started.chromium.launch(executable_path=BROWSER, args=sandbox)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def page(browser):
-    """A page of 1280 pixels; errors on its console fail the test. What voila would fetch elsewhere is not let out."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 960}, accept_downloads=True)
-    opened.set_default_timeout(PATIENCE)
-    opened.route(re.compile(r"^https?://(?!127\.0\.0\.1)"), lambda route: route.fulfill(status=200, body=""))
-    errors = []
-    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    yield opened
-    opened.close()
-    assert not errors
 
 
 def open_in_lab(page, serve, name: str) -> None:
@@ -162,12 +130,8 @@ def moved(page, description: str, key: str, numbers: str = "round") -> None:
     expect(line).not_to_have_text(before[1], timeout=PATIENCE)
 
 
-def shoot(page, name: str) -> None:
-    """A screenshot of the explorer, from its top."""
+def to_the_explorer(page) -> None:
     page.locator(".jp-OutputArea-output .widget-box").first.evaluate("box => box.scrollIntoView()")
-    SCREENS.mkdir(parents=True, exist_ok=True)
-    picture = Image.open(io.BytesIO(page.screenshot()))
-    picture.quantize(256).save(SCREENS / f"{name}.png", optimize=True)  # a third of the bytes
 
 
 def check_all_ran(page, kind: str, notebook: Path) -> list:
@@ -192,7 +156,7 @@ OPEN = {"lab": open_in_lab, "voila": open_in_voila}
 
 
 @pytest.mark.parametrize("kind", OPEN)
-def test_the_game(page, serve, environment, kind):
+def test_the_game(page, serve, environment, shoot, kind):
     OPEN[kind](page, serve, "30_explore_game")
     page.locator("img.widget-image").wait_for()
     moved(page, "step size", "ArrowLeft")
@@ -204,11 +168,12 @@ def test_the_game(page, serve, environment, kind):
     moved(page, "up to round", "End")
     expect(page.get_by_text("round 200", exact=True)).to_be_visible(timeout=PATIENCE)
     check_all_ran(page, kind, environment["cwd"] / "30_explore_game.ipynb")
+    to_the_explorer(page)
     shoot(page, f"game_{kind}")
 
 
 @pytest.mark.parametrize("kind", OPEN)
-def test_the_runs(page, serve, environment, kind):
+def test_the_runs(page, serve, environment, shoot, kind):
     OPEN[kind](page, serve, "31_explore_runs")
     page.locator("img.widget-image").wait_for()
     moved(page, "epoch", "ArrowLeft", "epoch")
@@ -220,7 +185,45 @@ def test_the_runs(page, serve, environment, kind):
     outputs = check_all_ran(page, kind, environment["cwd"] / "31_explore_runs.ipynb")
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) == (3 if kind == "lab" else 0), "one of them is the live view, drawn in place"
+    to_the_explorer(page)
     shoot(page, f"runs_{kind}")
+
+
+def upload(page, file: Path, number: int = 0) -> None:
+    """Choose a file as a person would."""
+    with page.expect_file_chooser() as chooser:
+        page.locator("button.widget-upload").nth(number).click()
+    chooser.value.set_files(file)
+
+
+@pytest.mark.parametrize("kind", OPEN)
+def test_the_diagnosis(page, serve, environment, shoot, kind, tmp_path):
+    """A file whose names are markup, one of another type, one that is too large, and the example along its front."""
+    OPEN[kind](page, serve, "32_diagnose")
+    said = page.locator(".clamkit-said")
+    expect(said).to_contain_text("Choose a file", timeout=PATIENCE)
+    names = ["<script>alert(1)</script>", "<b>bold</b>", "plain"]
+    rows = [f"{names[i % 3]},{names[i % 3 if i % 5 else 0]}" for i in range(60)]
+    (tmp_path / "<i>mine<i>.csv").write_text("\n".join(["label,prediction", *rows]))
+    upload(page, tmp_path / "<i>mine<i>.csv")
+    frame = page.frame_locator("iframe[title=diagnosis]")
+    expect(frame.get_by_text(names[0]).first).to_be_visible(timeout=PATIENCE)
+    expect(said).to_contain_text("<i>mine<i>.csv")
+    (tmp_path / "notes.txt").write_text("label,prediction")
+    upload(page, tmp_path / "notes.txt")
+    expect(said).to_contain_text("is no file that can be read here", timeout=PATIENCE)
+    (tmp_path / "large.csv").write_bytes(b"0,0\n" * 3_000_000)
+    upload(page, tmp_path / "large.csv")
+    expect(said).to_contain_text("is larger than 9 MB", timeout=PATIENCE)
+    choice = page.locator(".widget-dropdown", has_text="or model").locator("select")
+    choice.select_option(label="an example: a linear model of a long tail")
+    moved(page, "cost", "ArrowLeft", "\\s*without")
+    for name, first in (("biases.json", b"{"), ("classes.csv", b"class,images"), ("diagnosis.html", b"<!")):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=f"save {name}").click()
+        assert Path(download.value.path()).read_bytes().startswith(first), name
+    check_all_ran(page, kind, environment["cwd"] / "32_diagnose.ipynb")
+    shoot(page, f"diagnose_{kind}")
 
 
 @pytest.mark.parametrize("kind", OPEN)
