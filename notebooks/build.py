@@ -43,9 +43,9 @@ DATASETS = {
         "scale": "fast",
         "options": '{"holdout": 20}',
         "instead": '[{"dataset": "cifar100/cifar100_part.npz"}, {}]',
-        "what": "CIFAR-100 does not come with the kit. The committed results are on the real images with a split of our own "
-        "(grids `fast_cifar100`, all of them, and `mini_cifar100`, 150 and 50 of each class): another test set than the "
-        'published one, which `dataset = "cifar100"` takes, downloaded by torchvision or found in `data_dir`.',
+        "what": "CIFAR-100 does not come with the kit. Results that are committed (grids `fast_cifar100`, all images, and "
+        "`mini_cifar100`, 150 and 50 of each class) are read and not trained again. They are on the real images with a "
+        'split of our own: another test set than the published one, which `dataset = "cifar100"` takes, downloaded by torchvision or found in `data_dir`.',
         "look": "In CIFAR-100 the paper finds boy, girl, man, woman, seal and otter among the worst classes.",
         "label": 35,
     },
@@ -96,7 +96,9 @@ LARGE = "large "  # of a cell that only notebooks of datasets too large for memo
 CELLS = [
     ("markdown", """# {title}: one training run, and another beside it
 
-One run of one method at one strength of augmentation: the data in pictures, what the augmentation does to it, training, the class weights and accuracies over the epochs; then the same with equal weights (`beside`), the table, and a verdict in one sentence. {what}
+**Asked**: does CLAM bring the classes of {title} closer together, and what does it cost? One run of it beside one with equal weights (`beside`), same network, images and crops: the data in pictures, what the augmentation does to it, weights and accuracies over the epochs, the table. **The last cell answers** in one sentence.
+
+{what}
 
 Run it with other parameters from any folder:
 
@@ -114,7 +116,7 @@ jitter_strength = 0.3  # 0.0 means no jitter
 seed = 0
 dataset = "{dataset}"  # a name, or the path of your own data
 scale = "{scale}"  # "small", "fast", "long" or "paper": the recipe for what is None here
-epochs = {epochs}  # 15 settle on the embedded data
+epochs = {epochs}  # None: as many as the recipe says; 15 settle on the embedded data
 model = None  # tiny_resnet, resnet18, resnet50, tiny_vit, vit_small, vit_base, fastnet, …
 image_size = {image_size}  # training resolution
 protocol = "paper"  # or "released": what the authors' code does where it differs
@@ -125,17 +127,21 @@ runs = None  # where the run is saved; None: runs/ in the project
 minutes = 10  # a longer training is replaced by a smaller one; None: train it here, whatever it takes
 options = {options}  # any further field of clamkit.RunConfig, for instance {{"batch_size": 64}}'''),
     ("output", '''import matplotlib.pyplot as plt
-import pandas as pd
+from IPython.display import clear_output
 
-from clamkit import fairness, plots
-{import_large}from clamkit.lab.notebooks import notebook_config
-from clamkit.lab.training import plan, read_or_train, verdict
+from clamkit import plots
+from clamkit.engine.store import as_frame
+from clamkit.lab import tables
+from clamkit.lab.notebooks import notebook_config
+from helpers.found import found
+{import_large}from helpers.training import plan, read_or_train, verdict
+from helpers.verdicts import say
 
 config = notebook_config(globals(), paper_dataset="{name}")
 instead = {instead}
 chosen = plan(config, "{dataset}", instead=instead, beside=beside, minutes=minutes, runs=runs)
 config, images = chosen.config, chosen.images
-print(chosen.why or chosen.title)'''),
+say(*(chosen.why or chosen.title).splitlines())'''),
     ("large markdown", """## What the real {title} needs
 
 What to download, where to put it, what the folder given as `data_dir` lacks, disk, and hours: FLOP are counted, and the speed of this machine is that of some steps just measured. Reading the files comes on top. To begin, set `data_dir` and `minutes = None`."""),
@@ -159,21 +165,21 @@ In every epoch the network trains on $\frac1B\sum_b w_{{y_b}}\,\ell_b$; then the
     ("output", '''where = {{"runs": chosen.runs, "anew": minutes is None}}
 run = read_or_train(config, **where, watch=plots.live_view())
 other = read_or_train(chosen.other, **where) if chosen.other else None
+clear_output(wait=True)  # the live view: the finished curves follow
 print(run.name)'''),
     ("markdown", "## Weights and accuracies over the epochs"),
     ("output", '''plots.training_curves(run)
 plt.show()'''),
     ("markdown", """## The result
 
-Test accuracies after the last epoch: the average, how far the classes lie apart, and the worst of them. `range` is best − worst class; `decile_range` is what the paper's tables print, the mean of the best 10 % minus that of the worst 10 % (the same thing for ten classes). Of more than 20 classes the figure shows those that are worst under the first run: some of what the second gains on these is chance."""),
+Test accuracies after the last epoch: the average, how far the classes lie apart, and the worst of them; `*` marks what is better than in the first row. `std` is the standard deviation of the class accuracies, `COV` is std divided by the average, `range` is best − worst class; `decile range` is what the paper's tables print as range, the mean of the best 10 % minus that of the worst 10 % (the same thing for ten classes). Of more than 20 classes the figure shows those that are worst under the first run: some of what the second gains on these is chance."""),
     ("output", '''shown = [other, run] if other else [run]
-found = {{plots.label(one.config.method): fairness(one.test_accuracy.dropna()) for one in shown}}
-assert abs(found[plots.label(config.method)]["average"] - run.summary["average"]) < 1e-6
-pd.DataFrame(found).T.round(3)'''),
+table = tables.comparison(as_frame(shown), baseline=shown[0].config.method)
+table.set_index("method").drop(columns=config.augmentation)'''),
     ("output", '''plots.class_accuracies(shown)
 plt.show()'''),
     ("markdown", "## The verdict"),
-    ("output", '''print(verdict(run, other, chosen.title))'''),
+    ("output", '''found(verdict(run, other, chosen.title))'''),
 ]  # fmt: skip
 TAGS = {"parameters": ["parameters"], "output": ["nbval-ignore-output"]}
 
@@ -184,10 +190,11 @@ def training_notebook(file: str) -> nbformat.NotebookNode:
 
     words = {"epochs": None, "image_size": None, "options": "{}", "import_large": ""} | DATASETS[file]
     alike = paper_dataset_like(words["name"])
-    words |= {"file": file, "alike": alike, "hours": PAPER_HOURS[alike], "epochs_of_paper": PAPER_EPOCHS[alike]}
+    titles = {entry["name"]: entry["title"] for entry in DATASETS.values()}
+    words |= {"file": file, "alike": titles[alike], "hours": PAPER_HOURS[alike], "epochs_of_paper": PAPER_EPOCHS[alike]}
     large = "write_layout" in words["instead"]
     if large:
-        words["import_large"] = "from clamkit.lab.large import preparation, write_layout\n"
+        words["import_large"] = "from helpers.large import preparation, write_layout\n"
     metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -1,7 +1,7 @@
 """Execute notebooks in place and strip what should not be committed: python notebooks/refresh.py [NAME ...]
 
-Training in them goes to a throw-away runs folder, so that the outputs are always made anew. With notebook 05 its
-table and figures in the README are written anew too.
+Training in them goes to a throw-away runs folder, so that the outputs are always made anew. With notebook 05 the
+numbers in README.md and docs/findings.md (helpers/front_page.py) and the figures there are written anew too.
 """
 
 import sys
@@ -13,7 +13,7 @@ import nbformat
 
 from clamkit.errors import ClamkitError
 from clamkit.lab.execution import execute_notebook
-from helpers.claims import in_readme, main_findings
+from helpers import front_page
 
 HERE = Path(__file__).parent
 
@@ -42,9 +42,9 @@ def strip(notebook: nbformat.NotebookNode) -> None:
 
 
 def write_findings(root: Path) -> None:
-    """Notebook 05 into the README: its main table, and its figures as `clamkit report` names them."""
-    readme, notebook = root / "README.md", nbformat.read(HERE / "05_what_we_found.ipynb", 4)
-    readme.write_text(in_readme(readme.read_text(encoding="utf-8"), main_findings()), encoding="utf-8")
+    """Notebook 05 outside of it: the numbers of README and findings, and its figures as `clamkit report` names them."""
+    front_page.write(root)
+    notebook = nbformat.read(HERE / "05_what_we_found.ipynb", 4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     for number, picture in enumerate(pictures, 1):

@@ -12,8 +12,6 @@ from clamkit.engine.recipes import PAPER_HOURS
 from clamkit.methods.specs import paper_dataset_like
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from clamkit.data.dataset import Dataset
 
 Setting = tuple[str, int, int, str, int]  # model, classes, channels, stem, pixels a side
@@ -85,12 +83,13 @@ def flop_per_second(model: str, classes: int, channels: int, stem: str, side: in
     import torch
 
     from clamkit.engine.device import find_device, mixed_precision
+    from clamkit.engine.models import build_model
 
     device = find_device()
     threads = torch.get_num_threads()
     clock, cores = (time.process_time, threads) if device.type == "cpu" else (time.perf_counter, 1)
     dtype = mixed_precision(device, amp and "auto")  # where a run would be refused, its cost in float32
-    network = _model(model, classes, channels, stem, side).to(device)
+    network = build_model(model, classes, channels, stem, side).to(device)
     images = max(2, int(MEASURED_IMAGES * min(1, (LARGE_SIDE / side) ** 2)))
     x = torch.randn(images, channels, side, side, device=device)
     taken: list[float] = []
@@ -114,13 +113,9 @@ def flop_per_image(model: str, classes: int, channels: int, stem: str, side: int
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    network = _model(model, classes, channels, stem, side).to("meta")
+    from clamkit.engine.models import build_model
+
+    network = build_model(model, classes, channels, stem, side).to("meta")
     with FlopCounterMode(display=False) as counter:
         network(torch.empty(2, channels, side, side, device="meta")).sum().backward()
     return counter.get_total_flops() / 2
-
-
-def _model(name: str, classes: int, channels: int, stem: str, side: int) -> nn.Module:
-    from clamkit.engine.models import build_model
-
-    return build_model(name, classes, channels, stem, side)

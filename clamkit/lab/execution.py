@@ -26,6 +26,7 @@ from clamkit.lab.notebooks import notebook_parameters
 KERNEL_START_TIMEOUT_S = 300  # on a busy machine
 QUIET = {"CLAMKIT_PROGRESS": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # no bars, no debugger's warnings in outputs
 SILENT = "papermill ended without a word"
+LOCKED = "locked by another process; skipped."
 EXACTLY = {"scale": "small", "beside": None, "minutes": None}  # a training notebook is this run, whatever it takes
 
 Outcome = tuple[RunConfig, str | None, float]  # the run, why it failed, seconds
@@ -184,7 +185,7 @@ def execute_run(
             for leftover in (failed, run.folder / "failed.ipynb"):
                 leftover.unlink(missing_ok=True)
     except Timeout:
-        raise ClamkitError("locked by another process; skipped.") from None
+        raise ClamkitError(LOCKED) from None
     except OSError as error:
         raise ClamkitError(f"cannot write to {paths.shown(run.folder)}: {error}.") from error
 

@@ -25,7 +25,7 @@ from typing import Any
 READY, DONE = b"\0ready\0", b"\0done\0"
 LAUNCHER = [sys.executable, "-m", "ipykernel_launcher"]
 EVERYTHING = """pandas papermill ipykernel.kernelapp matplotlib.pyplot
-    clamkit.data.datasets clamkit.engine.loop clamkit.lab.notebooks clamkit.plots"""
+    clamkit.data.datasets clamkit.engine.loop clamkit.lab.results clamkit.plots"""
 
 
 def load() -> None:

@@ -12,10 +12,11 @@ from typing import Any
 from clamkit import paths
 from clamkit.engine.config import RunConfig
 from clamkit.engine.recipes import RECIPES, recipe
-from clamkit.errors import ClamkitError, not_installed, unknown
+from clamkit.errors import ClamkitError, check_known, not_installed, unknown
 
 KEYS = ("notebook", "recipe", "fixed", "axes", "grids")
 MAX_RUNS = 100_000
+MAX_VALUES = 200_000  # in a file
 DEFAULT_NOTEBOOK = "10_train_fashion_mnist"
 
 
@@ -45,14 +46,20 @@ class Grid:
             if not path.is_file():
                 raise ClamkitError(f"there is no file {paths.shown(path)}: give a YAML file, or a grid by name.")
         else:
-            folder = paths.notebooks() / "sweeps"
-            path = folder / f"{grid}.yaml"
+            path = paths.sweeps() / f"{grid}.yaml"
             if not path.is_file():
-                raise unknown("grid", str(grid), [file.stem for file in folder.glob("*.yaml")])
+                raise unknown("grid", str(grid), [file.stem for file in paths.sweeps().glob("*.yaml")])
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # safe_load also meets dates and depths
             raise ClamkitError(f"{path} is not sound YAML: {error}") from error
+        waiting, seen = [content], 0
+        while waiting and seen <= MAX_VALUES:  # an alias counts each time; repeated in itself it would never end
+            value, seen = waiting.pop(), seen + 1
+            inside = [*value, *value.values()] if isinstance(value, dict) else value
+            waiting += inside if isinstance(inside, list) else []
+        if waiting:
+            raise ClamkitError(f"{path} holds more than {MAX_VALUES:,} values, with its aliases (*name) written out.")
         return cls.parse(path.stem, content)
 
     @classmethod
@@ -61,24 +68,18 @@ class Grid:
         if not isinstance(content, dict) or not ("axes" in content or "grids" in content):
             raise ClamkitError(f"grid {name} must hold `axes: {{field: [values]}}`, or `grids:` with a list of such.")
         for key in content:
-            if key not in KEYS:
-                raise unknown(f"key in grid {name}", key, KEYS)
+            check_known(f"key in grid {name}", key, KEYS)
         axes, fixed, grids = content.get("axes", {}), content.get("fixed") or {}, content.get("grids", [])
         for what, part in (("axes", axes), ("fixed", fixed)):
             if not isinstance(part, dict) or not all(isinstance(key, str) for key in part):
                 raise ClamkitError(f"`{what}` of grid {name} is {part!r}: it must be a mapping from fields to values.")
         for key, values in axes.items():
             if not isinstance(values, list) or not values:
-                raise ClamkitError(
-                    f"axis {key!r} of grid {name} is {values!r}: it must be a list of at least one value."
-                )
+                raise ClamkitError(f"axis {key!r} of grid {name} is {values!r}: it must be a list of values.")
             if key in fixed:
                 raise ClamkitError(f"{key!r} is fixed in grid {name} and an axis too: it can be one of the two.")
-        if (count := math.prod(map(len, axes.values()))) > MAX_RUNS:
-            raise ClamkitError(f"grid {name} has {count} runs: more than {MAX_RUNS} must be a mistake.")
         notebook, by = content.get("notebook", DEFAULT_NOTEBOOK), content.get("recipe", "small")
-        if by not in RECIPES:
-            raise unknown(f"recipe in grid {name}", str(by), RECIPES)
+        check_known(f"recipe in grid {name}", by, RECIPES)
         if not isinstance(notebook, str) or not isinstance(grids, list) or not all(isinstance(g, dict) for g in grids):
             raise ClamkitError(f"grid {name}: `notebook` must be a name, and `grids` a list of grids.")
         parts = []
@@ -86,7 +87,14 @@ class Grid:
             own = part.get("fixed") or {}
             shared = {"notebook": notebook, "recipe": by, "fixed": fixed | own if isinstance(own, dict) else own}
             parts.append(cls.parse(name, shared | {key: part[key] for key in part if key != "fixed"}))
-        return cls(name, notebook, axes, fixed, by, tuple(parts))
+        grid = cls(name, notebook, axes, fixed, by, tuple(parts))
+        if (count := grid.count()) > MAX_RUNS:
+            raise ClamkitError(f"grid {name} has {count} runs: more than {MAX_RUNS} must be a mistake.")
+        return grid
+
+    def count(self) -> int:
+        """Runs, those that stand in two parts twice."""
+        return (math.prod(map(len, self.axes.values())) if self.axes else 0) + sum(part.count() for part in self.parts)
 
     def runs(self) -> dict[RunConfig, str]:
         """Each run and the notebook that makes it, in order; a run that stands in two parts comes once."""

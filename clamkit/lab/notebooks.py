@@ -58,9 +58,7 @@ def notebook_parameters(notebook: Path) -> set[str]:
     except ImportError as error:
         raise not_installed(error.name or "papermill", "lab") from None
     if not any("parameters" in cell.metadata.get("tags", []) for cell in nbformat.read(notebook, 4).cells):
-        raise ClamkitError(
-            f"{paths.shown(notebook)} has no cell tagged `parameters`: a sweep cannot set anything in it."
-        )
+        raise ClamkitError(f"{paths.shown(notebook)} has no cell tagged `parameters`: a sweep can set nothing in it.")
     try:
         return set(inspect_notebook(str(notebook)))
     except ValueError as error:  # no kernel named, or none that papermill knows

@@ -6,9 +6,6 @@ fit together in them; the paper's settings are in `methods.specs` and `engine.re
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
 import pandas as pd
 
 from clamkit import paths
@@ -17,11 +14,7 @@ from clamkit.errors import ClamkitError
 
 def results() -> pd.DataFrame:
     """Every number of the paper's tables: table, dataset, method, metric, value, spread (nan where none is printed)."""
-    return _read(paths.embedded() / "paper_results.csv").copy()
-
-
-@cache
-def _read(path: Path) -> pd.DataFrame:
+    path = paths.embedded() / "paper_results.csv"
     if not path.is_file():
         raise ClamkitError(f"the paper's numbers are not at {paths.shown(path)}: restore that file of the project.")
     return pd.read_csv(path)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from clamkit import __version__, paths
-from clamkit.errors import ClamkitError, not_installed, unknown
+from clamkit.errors import ClamkitError, check_known, not_installed
 from clamkit.files import atomic
 from clamkit.lab.execution import execute_notebook, last_line
+from clamkit.metrics.statistics import NO_DIFFERENCE, NOT_DECIDED, OPPOSITE, SUPPORTED
 
+SUMMARY = "05"  # the notebook that opens the page
+VERDICTS = "|".join((SUPPORTED, NOT_DECIDED, OPPOSITE, NO_DIFFERENCE))
+MARKUP = re.compile(r"^- |\*", re.MULTILINE)  # of the Markdown that verdicts are shown in
 CELL_TIMEOUT_S = 600
+Place = Path | None
 PAGE = """{% extends 'lab/index.html.j2' %}
 {% block html_head_js %}{% endblock %}
 {% block html_head_js_mathjax %}{% endblock %}
@@ -34,16 +40,16 @@ def analysis_notebooks(names: Sequence[str] = ()) -> list[Path]:
     """The notebooks that read finished runs (05 and 20 to 29), or those of them that are named."""
     found = {path.stem: path for path in sorted(paths.notebooks().glob("*.ipynb")) if path.stem.startswith(("05", "2"))}
     for name in names:
-        if name not in found:
-            raise unknown("analysis notebook", name, found)
+        check_known("analysis notebook", name, found)
     return [path for name, path in found.items() if not names or name in names]
 
 
 def write(
-    notebooks: Sequence[Path], runs: str | os.PathLike | None = None, folder: Path | None = None, *, code: bool = False
+    notebooks: Sequence[Path], runs: Place = None, folder: Place = None, *, page: Place = None, code: bool = False
 ) -> Path:
     """Execute notebooks on a runs folder; figures as PNG and PDF and one self-contained page, whose path is returned.
 
+    page: default report.html beside the figures. It begins with what notebook 05 found, then has all verdicts.
     code: show the cells' code too. A notebook that fails is shown as far as it came, and named in an error at the end.
     """
     try:
@@ -53,34 +59,41 @@ def write(
         raise not_installed(error.name or "nbconvert", "lab") from None
 
     folder = folder or paths.figures()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = pool.map(lambda path: _execute(path, runs), notebooks)
-        executed = dict(zip(notebooks, tqdm(jobs, total=len(notebooks), unit="notebook", disable=None), strict=True))
-    failed = {path.stem: error for path, (_, error) in executed.items() if error}
-    page = nbformat.v4.new_notebook(metadata={"title": "clamkit report"})
-    page.cells = [nbformat.v4.new_markdown_cell(_index({p.stem: n for p, (n, _) in executed.items()}, failed))]
+    page = page or folder / "report.html"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for needed in (folder, page.parent):  # before the notebooks take their minutes
+            needed.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = pool.map(lambda path: _execute(path, runs), notebooks)
+            executed = dict(
+                zip(notebooks, tqdm(jobs, total=len(notebooks), unit="notebook", disable=None), strict=True)
+            )
+        failed = {path.stem: error for path, (_, error) in executed.items() if error}
+        index = nbformat.v4.new_markdown_cell(_index({p.stem: n for p, (n, _) in executed.items()}, failed))
+        whole = nbformat.v4.new_notebook(metadata={"title": f"clamkit {__version__} report"})
         for path, (notebook, _) in executed.items():
             for name, content in _figures(path.stem, notebook).items():
                 with atomic(folder / name) as temporary:
                     temporary.write_bytes(content)
-            page.cells += notebook.cells
+            whole.cells += notebook.cells
+        whole.cells.insert(notebooks[0].stem.startswith(SUMMARY) if notebooks else 0, index)
         exporter = HTMLExporter(raw_template=PAGE, exclude_input=not code, embed_images=True)
-        html, _ = exporter.from_notebook_node(page)
-        with atomic(folder / "report.html") as temporary:
+        html, _ = exporter.from_notebook_node(whole)
+        with atomic(page) as temporary:
             temporary.write_text(html, encoding="utf-8")
     except OSError as error:
-        raise ClamkitError(f"cannot write to {paths.shown(folder)}: {error}.") from error
+        raise ClamkitError(
+            f"cannot write {paths.shown(page)} and its figures ({error}): give another folder."
+        ) from error
     if failed:
         name, why = next(iter(failed.items()))
         raise ClamkitError(
-            f"{len(failed)} of {len(executed)} notebooks failed, {paths.shown(folder)} has the others. {name}: {why}"
+            f"{len(failed)} of {len(executed)} notebooks failed, {paths.shown(page)} has them. {name}: {why}"
         )
-    return folder / "report.html"
+    return page
 
 
-def _execute(path: Path, runs: str | os.PathLike | None) -> tuple[Any, str]:
+def _execute(path: Path, runs: Place) -> tuple[Any, str]:
     """The executed notebook and, where a cell failed, the error. Figures come as PNG and PDF."""
     import nbformat
 
@@ -110,19 +123,21 @@ def _figures(stem: str, notebook: Any) -> dict[str, bytes]:
 
 
 def _index(notebooks: dict[str, Any], failed: dict[str, str]) -> str:
-    """The head of the page: a link to each notebook and what its cells tagged `verdict` print."""
-    lines = [f"# clamkit report\n\nclamkit {__version__}. Each line leads to its notebook below.\n"]
+    """The head of the page: a link to each notebook, and the verdicts that its cells tagged `verdict` show."""
+    lines = [f"# The verdicts\n\nclamkit {__version__}. The numbers are in the notebooks below.\n"]
     for name, notebook in notebooks.items():
         headings = (cell.source for cell in notebook.cells if cell.cell_type == "markdown")
         heading = next(text for text in headings if text.startswith("# ")).splitlines()[0].lstrip("# ")
         lines.append(f"- [{name[:2]} · {heading}](#{heading.replace(' ', '-')})")
-        said = [
-            out.text
+        text = " ".join(
+            out.text if out.output_type == "stream" else MARKUP.sub("", out.get("data", {}).get("text/markdown", ""))
             for cell in notebook.cells
             if "verdict" in cell.metadata.get("tags", [])
             for out in cell.get("outputs", [])
-            if out.output_type == "stream"
-        ]
+        )
+        sentences = re.split(r"(?<=[.!?]) (?=[A-Z\d])", " ".join(text.split()))
+        said = [found[1].strip() for one in sentences if (found := re.match(rf"(.*?: ({VERDICTS})[^.(;,]*)", one))]
+        said = said or sentences[:1]  # without verdicts, the first sentence
         said += [f"failed: {failed[name]}"] if name in failed else []
-        lines += [f"\n  ```\n{indent(text.strip(), '  ')}\n  ```\n" for text in said]
+        lines += [f"    - {escape(text)}" for text in said if text]
     return "\n".join(lines)

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from filelock import FileLock
 
 from clamkit import paths
 from clamkit.engine.config import WITHOUT_EFFECT, RunConfig
-from clamkit.engine.store import COLUMNS, Run, RunStore, as_frame
+from clamkit.engine.store import COLUMNS, Run, RunFolder, RunStore, as_frame
 from clamkit.errors import ClamkitError
-from clamkit.files import atomic, write_json
+from clamkit.files import atomic, flush, write_json
 from clamkit.lab.controls import with_biases
 from clamkit.lab.grids import Grid
 from clamkit.metrics import METRICS
 
 FINAL = "final_accuracy"  # of a class under the final network; stands in the rows of the last epoch
+FEW, ROW_GROUP = 1000, 100_000  # runs that are picked out of a file; rows that are read for one of them
 BIASED = "biased_accuracy"  # the same with class biases fitted on the held-out images, where the run has its logits
 
 
@@ -43,15 +45,33 @@ def save(grid: str, runs: Iterable[Run]) -> pd.DataFrame:
         rows = pd.concat([rows, versions], axis=1)
         rows.insert(0, "run", [run.name for run in runs])
         histories = pd.concat([_history(run) for run in runs], ignore_index=True)
-        rows = _replace(rows_of(grid), rows).sort_values("run")
-        histories = _replace(histories_of(grid), histories).sort_values(["run", "epoch", "class"])
         folder().mkdir(parents=True, exist_ok=True)
-        write_json(folder() / "class_names.json", class_names() | {run.config.dataset: run.class_names for run in runs})
-        with atomic(folder() / f"{grid}.csv") as temporary:
-            rows.to_csv(temporary, index=False)
-        with atomic(folder() / f"{grid}.parquet") as temporary:
-            histories.to_parquet(temporary, index=False, compression="zstd")
+        flush(folder().parent)
+        with FileLock(folder() / ".lock"):
+            _commit(grid, rows, histories, {run.config.dataset: run.class_names for run in runs})
     return rows_of(grid)
+
+
+def _commit(grid: str, rows: pd.DataFrame, histories: pd.DataFrame, names: dict[str, list[str]]) -> None:
+    """Write so that, wherever it is cut off, the rows in the CSV file are those whose own histories are there."""
+    old = rows_of(grid)
+    kept = old[~old["run"].isin(rows["run"])]
+    histories = _replace(histories_of(grid).astype({"run": "str"}), histories).sort_values(["run", "epoch", "class"])
+    all_rows = _replace(old, rows).sort_values("run")
+    write_json(folder() / "class_names.json", class_names() | names)
+    if len(kept) < len(old):
+        _write(f"{grid}.csv", lambda path: kept.to_csv(path, index=False))
+    options = {"index": False, "compression": "zstd", "row_group_size": ROW_GROUP}
+    _write(f"{grid}.parquet", partial(histories.to_parquet, **options))
+    _write(f"{grid}.csv", lambda path: all_rows.to_csv(path, index=False))
+
+
+def _write(name: str, writer: Callable[[Path], None]) -> None:
+    for leftover in folder().glob(f".{name}.*.tmp"):  # of a process that died
+        leftover.unlink()
+    with atomic(folder() / name) as temporary:
+        writer(temporary)
+    flush(folder())
 
 
 def _history(run: Run) -> pd.DataFrame:
@@ -69,8 +89,8 @@ def _history(run: Run) -> pd.DataFrame:
 class CommittedRun(Run):
     """A run of which only the committed results are at hand; reads like any other, but for its predictions."""
 
-    def __init__(self, row: dict[str, Any], history: pd.DataFrame):
-        self._row, self._history = row, history
+    def __init__(self, row: dict[str, Any], history: pd.DataFrame | Callable[[], pd.DataFrame]):
+        self._row, self._given = row, history
 
     def __repr__(self) -> str:
         return f"CommittedRun({self.name})"
@@ -81,7 +101,11 @@ class CommittedRun(Run):
 
     @cached_property
     def config(self) -> RunConfig:
-        return RunConfig(**{k: v for k, v in self._row.items() if k in RunConfig.model_fields and not pd.isna(v)})
+        return config_of(self._row)
+
+    @cached_property
+    def _history(self) -> pd.DataFrame:
+        return self._given() if callable(self._given) else self._given
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -114,22 +138,32 @@ class CommittedRun(Run):
         return last[column].to_numpy() if column in last and last[column].notna().any() else None
 
 
-def committed_runs(grid: str) -> Iterator[CommittedRun]:
-    """The committed runs of a grid, in the order of their names."""
-    histories = dict(list(histories_of(grid).groupby("run", sort=False)))
-    for row in rows_of(grid).to_dict("records"):
-        if row["run"] in histories:
-            yield CommittedRun(row, histories[row["run"]])
+def config_of(row: dict[str, Any]) -> RunConfig:
+    """The config of a row of the committed results, or of `RunStore.frame`."""
+    return RunConfig(**{k: v for k, v in row.items() if k in RunConfig.model_fields and not pd.isna(v)})
+
+
+def committed_runs(grid: str, names: Collection[str] | None = None) -> Iterator[CommittedRun]:
+    """The committed runs of a grid, all or those named, in the order of their names."""
+    rows = rows_of(grid)
+    rows = rows if names is None else rows[rows["run"].isin(names)]
+    if rows.empty:
+        return
+    histories = histories_of(grid, rows["run"] if len(rows) < FEW else None)
+    places = histories.groupby("run", sort=False, observed=True).indices
+    for row in rows.to_dict("records"):
+        if row["run"] in places:
+            yield CommittedRun(row, partial(histories.take, places[row["run"]]))
 
 
 def runs_of(grid: str, configs: Iterable[RunConfig], store: RunStore | None = None) -> list[Run]:
     """Runs by their configs, in that order: finished here, or else committed, for this grid first or for any other."""
-    store, configs = store or RunStore(), list(configs)
-    found: dict[str, Run] = {run.name: run for run in map(store.run, configs) if run.done}
-    wanted = [config.folder().as_posix() for config in configs]
-    missing = set(wanted) - set(found)
-    for name in [grid, *(other for other in grids() if other != grid)] if missing else []:
-        found |= {run.name: run for run in committed_runs(name) if run.name in missing and run.name not in found}
+    store, wanted = store or RunStore(), [config.folder().as_posix() for config in configs]
+    here = {name: RunFolder(store.root / name) for name in wanted}
+    found: dict[str, Run] = {name: run for name, run in here.items() if run.done}
+    for name in [grid, *(other for other in grids() if other != grid)]:
+        if missing := here.keys() - found.keys():
+            found |= {run.name: run for run in committed_runs(name, missing)}
     return [found[name] for name in wanted if name in found]
 
 
@@ -139,7 +173,7 @@ def find(config: RunConfig, runs: str | os.PathLike | None = None) -> Run | None
     if run.done:
         return run
     grid = next((grid for grid in grids() if name in set(rows_of(grid)["run"])), None)
-    return next((run for run in committed_runs(grid) if run.name == name), None) if grid else None
+    return next(committed_runs(grid, [name]), None) if grid else None
 
 
 def load_runs(grid: str, runs: str | os.PathLike | None = None) -> list[Run]:
@@ -160,11 +194,13 @@ def _replace(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 def rows_of(grid: str) -> pd.DataFrame:
     """The committed rows of a grid; empty where there are none."""
-    return _read(f"{grid}.csv", pd.read_csv, pd.DataFrame(columns=["run"]))
+    return _read(f"{grid}.csv", pd.read_csv, pd.DataFrame(columns=["run", "seconds"]))
 
 
-def histories_of(grid: str) -> pd.DataFrame:
-    return _read(f"{grid}.parquet", pd.read_parquet, pd.DataFrame(columns=["run"]))
+def histories_of(grid: str, runs: Iterable[str] | None = None) -> pd.DataFrame:
+    """The committed histories of a grid, of all runs (their names as categories) or of those named."""
+    options = {"read_dictionary": ["run"]} if runs is None else {"filters": [("run", "in", list(runs))]}
+    return _read(f"{grid}.parquet", partial(pd.read_parquet, **options), pd.DataFrame(columns=["run"]))
 
 
 def class_names() -> dict[str, list[str]]:

@@ -13,14 +13,16 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from clamkit import paths
+from clamkit.engine import index
 from clamkit.engine.config import RunConfig
-from clamkit.engine.store import RunFolder, RunStore
-from clamkit.errors import unknown
+from clamkit.engine.store import LOGITS, RESULTS, RunFolder, RunStore
+from clamkit.errors import check_known
 from clamkit.lab import results
 from clamkit.lab.execution import Outcome, Processes, run_outcome, workers
 from clamkit.lab.grids import Grid
 
 ORPHAN_TIMEOUT_S = 10.0  # the kernel of a sweep that was killed may take so long to end
+FILES = ("DONE", *(name for name in RESULTS if name != "checkpoint.pt"), LOGITS)  # what a plan looks at
 START_UP_S = 8.0  # of a run that are not training: processes, imports, pictures
 
 
@@ -29,26 +31,30 @@ def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
 
     The estimate is the median time of an epoch of the grid's runs with the same dataset, model and image size, finished
     here or (on whichever machine) committed, times the epochs, plus start-up; nan where there is nothing like it.
+    Runs that were checked before are not read again while their files look as they did: a sweep reads them.
     """
-    store, committed = RunStore(runs), results.committed_seconds()
-    rows = []
-    for config in grid.configs():
-        state, taken = _state(config, store, committed), committed.get(config.folder().as_posix(), float("nan"))
-        seconds = store.run(config).summary["seconds"] if state == "done" else taken
-        rows.append(config.model_dump() | {"strength": config.strength, "state": state, "seconds": seconds})
-    frame = pd.DataFrame(rows)
+    store, committed, configs = RunStore(runs), results.committed_seconds(), grid.configs()
+    names = [config.folder().as_posix() for config in configs]
+    folders = {name: RunFolder(store.root / name) for name in names}
+    done = index.checked(store.root, [name for name, run in folders.items() if run.done], FILES, _seconds)
+    states, seconds = [], []
+    for name in names:
+        took = done.get(name)
+        finished = "damaged" if took is None else "done"
+        states.append(finished if name in done else "committed" if name in committed else folders[name].state)
+        seconds.append(committed.get(name, float("nan")) if took is None else took)
+    fields = {field: [getattr(config, field) for config in configs] for field in (*RunConfig.model_fields, "strength")}
+    frame = pd.DataFrame(fields | {"state": states, "seconds": seconds})
     alike = ["dataset", "model", "image_size", "batch_size"]
     pace = (frame["seconds"] / frame["epochs"]).groupby([frame[key].map(repr) for key in alike]).transform("median")
     estimate = pace * frame["epochs"] + START_UP_S
     return frame.assign(seconds=frame["seconds"].fillna(estimate))
 
 
-def _state(config: RunConfig, store: RunStore, committed: dict[str, float]) -> str:
-    """Of a run of a grid: as `RunFolder.state`, or damaged, or committed where there is nothing finished here."""
-    run = store.run(config)
-    if run.done:
-        return "damaged" if run.damaged(checkpoint=False) else "done"
-    return "committed" if config.folder().as_posix() in committed else run.state
+def _seconds(folder: str) -> float | None:
+    """That a finished run took; None if it is damaged."""
+    run = RunFolder(folder)
+    return None if run.damaged(checkpoint=False) else run.summary["seconds"]
 
 
 def sweep(
@@ -105,9 +111,9 @@ def _missing(made_by: dict[RunConfig, str], store: RunStore, committed: dict[str
     notebooks = {file.stem: file for file in paths.notebooks().glob("*.ipynb")}
     missing = {}
     for config, name in made_by.items():
-        if name not in notebooks:
-            raise unknown("notebook", name, notebooks)
-        if _state(config, store, committed) not in ("done", "committed"):
+        check_known("notebook", name, notebooks)
+        run = store.run(config)
+        if run.damaged(checkpoint=False) if run.done else config.folder().as_posix() not in committed:
             missing[config] = notebooks[name]
     return missing
 

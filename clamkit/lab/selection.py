@@ -9,7 +9,7 @@ import pandas as pd
 
 from clamkit.engine.config import STRENGTHS, WITHOUT_EFFECT, RunConfig
 from clamkit.engine.store import Run
-from clamkit.errors import ClamkitError, unknown
+from clamkit.errors import ClamkitError, check_known
 from clamkit.methods.posthoc import OBJECTIVES
 from clamkit.metrics.accuracy import TAIL, class_accuracy, fairness_of_rows
 
@@ -37,6 +37,30 @@ def held_out_score(run: Run, by: str = "average-std") -> float:
     return float(OBJECTIVES[by](fairness_of_rows(accuracy, TAIL), 1.0))
 
 
+def choices(
+    configs: Iterable[RunConfig], fields: Sequence[str] = (), by: str = "average-std"
+) -> dict[tuple[str, str], list[str]]:
+    """The fields to choose for each dataset and method; refuses what cannot be chosen, before anything is trained."""
+    check_known("objective", by, OBJECTIVES)
+    for name in fields:
+        check_known("field to choose", name, FIELDS)
+    groups: dict[tuple[str, str], list[dict]] = {}
+    for config in configs:
+        if not config.holdout:
+            raise ClamkitError(f"{config.folder()} has no held-out images, and settings are not chosen by test images: "
+                               "add `holdout: 50`, images of each class, to what is fixed in the grid.")  # fmt: skip
+        groups.setdefault((config.dataset, config.method), []).append(config.identity())
+    found = {
+        key: [name for name in fields or FIELDS if len({repr(own.get(name)) for own in group}) > 1]
+        for key, group in groups.items()
+    }
+    idle = set(fields).difference(*found.values())
+    if idle or not any(found.values()):
+        what = min(idle, default="nothing that can be chosen")
+        raise ClamkitError(f"{what} varies within no method of these runs: give it several values in the grid's axes.")
+    return found
+
+
 def select(
     runs: Iterable[Run], fields: Sequence[str] = (), *, by: str = "average-std", wanted: Iterable[RunConfig] = ()
 ) -> Selection:
@@ -45,27 +69,14 @@ def select(
     fields  what is chosen, such as ("tau",); default all that vary within a method. The rest is the same for each.
     wanted  the configs of the grid: one without a run is an error
     """
-    for kind, given, allowed in (("objective", [by], OBJECTIVES), ("field to choose", fields, FIELDS)):
-        if wrong := set(given) - set(allowed):
-            raise unknown(kind, min(wrong), allowed)
     found: dict[str, Run] = {run.name: run for run in runs}
-    groups: dict[tuple[str, str], list[Run]] = {}
     if missing := [name for config in wanted if (name := config.folder().as_posix()) not in found]:
         raise ClamkitError(f"{len(missing)} runs are not finished here, the first is {missing[0]}: sweep again, "
                            "with --rerun if only their results are committed.")  # fmt: skip
-    for name, run in found.items():
-        if not run.config.holdout:
-            raise ClamkitError(f"{name} has no held-out images, and settings are not chosen by test images: add "
-                               "`holdout: 50`, images of each class, to what is fixed in the grid.")  # fmt: skip
-        groups.setdefault((run.config.dataset, run.config.method), []).append(run)
-    rows, idle = [], set(fields)
-    for own in groups.values():
-        chosen = [f for f in fields or FIELDS if len({repr(run.config.identity().get(f)) for run in own}) > 1]
+    rows = []
+    for group, chosen in choices((run.config for run in found.values()), fields, by).items():
+        own = [run for run in found.values() if (run.config.dataset, run.config.method) == group]
         rows += _candidates(own, chosen, by) if chosen else []
-        idle -= set(chosen)
-    if idle or not rows:
-        what = min(idle, default="nothing that can be chosen")
-        raise ClamkitError(f"{what} varies within no method of these runs: give it several values in the grid's axes.")
     seeds, sees = {run.config.seed for run in found.values()}, {run.config.accuracy_from for run in found.values()}
     rule = (f"Rule: the largest {by} of the class accuracies on held-out images, the mean over {len(seeds)} seeds and "
             "all else; of equals the first. Test images were not looked at.")  # fmt: skip

@@ -8,17 +8,22 @@ import pandas as pd
 
 from clamkit.engine.store import COLUMNS, Run
 from clamkit.methods.specs import METHODS
+from clamkit.metrics import HIGHER_IS_BETTER
 
-# metric -> (heading, +1 where higher is better and −1 where lower is)
-METRICS = {
-    "average": ("average %", +1),
-    "std": ("std %", -1),
-    "cov": ("COV", -1),
-    "range": ("range %", -1),
-    "decile_range": ("decile range %", -1),
-    "worst": ("worst 10 %", +1),
+HEADINGS = {
+    "average": "average %",
+    "std": "std %",
+    "cov": "COV",
+    "range": "range %",
+    "decile_range": "decile range %",
+    "worst": "worst 10 %",
 }
+SETTING = ["method", "strength", "seed"]
 BETTER = "*"
+
+
+def _text(metric: str, value: float) -> str:
+    return f"{value:.3f}" if metric == "cov" else f"{100 * value:.1f}"
 
 
 def comparison(frame: pd.DataFrame, baseline: str = "normal") -> pd.DataFrame:
@@ -26,40 +31,33 @@ def comparison(frame: pd.DataFrame, baseline: str = "normal") -> pd.DataFrame:
 
     frame: as `as_frame` gives it, of one kind of augmentation.
     """
-    means = frame.groupby(["strength", "method"], sort=False)[list(METRICS)].mean()
+    means = frame.groupby(["strength", "method"], sort=False)[list(HEADINGS)].mean()
     kind = frame["augmentation"].iloc[0]
     rows = []
     for (strength, method), row in means.sort_index(level=0, sort_remaining=False).iterrows():
         texts = {kind: f"{strength:g}", "method": METHODS[method].label}
-        for metric, (heading, sign) in METRICS.items():
-            text = f"{row[metric]:.3f}" if metric == "cov" else f"{100 * row[metric]:.1f}"
-            reference = means[metric].get((strength, baseline))
-            better = method != baseline and reference is not None and sign * (row[metric] - reference) > 0
-            texts[heading] = text + (BETTER if better else " ")
+        for metric, heading in HEADINGS.items():
+            gain = row[metric] - means[metric].get((strength, baseline), row[metric])
+            better = gain > 0 if metric in HIGHER_IS_BETTER else gain < 0
+            texts[heading] = _text(metric, row[metric]) + (BETTER if better else " ")
         rows.append(texts)
     return pd.DataFrame(rows)
 
 
 def spread_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Mean ± std over the rows of each method, as text in percent; COV as it is."""
-    columns = {}
-    for metric, (heading, _) in METRICS.items():
-        scale, digits = (1, 3) if metric == "cov" else (100, 1)
-        grouped = frame.groupby("method", sort=False)[metric]
-        mean, std = scale * grouped.mean(), scale * grouped.std()
-        columns[heading] = [f"{m:.{digits}f} ± {s:.{digits}f}" for m, s in zip(mean, std, strict=True)]
-    return pd.DataFrame(columns, index=[METHODS[method].label for method in frame["method"].unique()])
+    moments = frame.groupby("method", sort=False)[list(HEADINGS)].agg(["mean", "std"])
+    columns = {
+        heading: [f"{_text(metric, mean)} ± {_text(metric, std)}" for mean, std in moments[metric].to_numpy()]
+        for metric, heading in HEADINGS.items()
+    }
+    return pd.DataFrame(columns, index=[METHODS[method].label for method in moments.index])
 
 
 def all_epochs(runs: Iterable[Run]) -> pd.DataFrame:
     """The histories of several runs in one frame: method, strength and seed before the columns of the history."""
-    parts = []
-    for run in runs:
-        part = run.history.copy()
-        for place, name in enumerate(("method", "strength", "seed")):
-            part.insert(place, name, getattr(run.config, name))
-        parts.append(part)
-    columns = ["method", "strength", "seed", "epoch", "class", *COLUMNS]
+    columns = [*SETTING, "epoch", "class", *COLUMNS]
+    parts = [run.history.assign(**{name: getattr(run.config, name) for name in SETTING})[columns] for run in runs]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
@@ -67,11 +65,10 @@ def final_classes(runs: Iterable[Run]) -> pd.DataFrame:
     """One row for each run and class: method, strength, seed, class, class_name, weight and final accuracies."""
     parts = []
     for run in runs:
-        last = run.history[run.history["epoch"] == run.history["epoch"].max()]
-        named = last.assign(class_name=[run.class_names[i] for i in last["class"]])
-        named["test_accuracy"] = run.test_accuracy.to_numpy()
-        parts.append(named.assign(method=run.config.method, strength=run.config.strength, seed=run.config.seed))
-    columns = ["method", "strength", "seed", "epoch", "class", "class_name", *COLUMNS]
+        last = all_epochs([run]).query("epoch == epoch.max()")
+        last.insert(5, "class_name", [run.class_names[i] for i in last["class"]])
+        parts.append(last.assign(test_accuracy=run.test_accuracy.to_numpy()))
+    columns = [*SETTING, "epoch", "class", "class_name", *COLUMNS]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 

@@ -1,19 +1,24 @@
 """Class accuracies, what they say about equity, and how sure that is. numpy, scipy and pandas; no torch."""
 
-from clamkit.metrics.accuracy import HIGHER_IS_BETTER, METRICS, TAIL, class_accuracy, fairness, tail_size
-from clamkit.metrics.history import fairness_over_epochs, late_move, order_agreement
+from clamkit.metrics.accuracy import (
+    HIGHER_IS_BETTER,
+    METRICS,
+    TAIL,
+    class_accuracy,
+    fairness,
+    fairness_over_epochs,
+    tail_size,
+)
 from clamkit.metrics.statistics import (
     FEWEST,
     LEVEL,
     POINT,
     by_seed,
-    by_strength,
     class_changes,
     compare,
     compare_groups,
     decide,
     holm,
-    overall_verdict,
     sampling_std,
     seed_interval,
     seed_test,
@@ -21,7 +26,7 @@ from clamkit.metrics.statistics import (
 )
 
 __all__ = [
-    "FEWEST", "HIGHER_IS_BETTER", "LEVEL", "METRICS", "POINT", "TAIL", "by_seed", "by_strength", "class_accuracy",
-    "class_changes", "compare", "compare_groups", "decide", "fairness", "fairness_over_epochs", "holm", "late_move",
-    "order_agreement", "overall_verdict", "sampling_std", "seed_interval", "seed_test", "tail_size", "wilson",
+    "FEWEST", "HIGHER_IS_BETTER", "LEVEL", "METRICS", "POINT", "TAIL", "by_seed", "class_accuracy",
+    "class_changes", "compare", "compare_groups", "decide", "fairness", "fairness_over_epochs", "holm",
+    "sampling_std", "seed_interval", "seed_test", "tail_size", "wilson",
 ]  # fmt: skip

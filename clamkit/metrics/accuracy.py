@@ -1,4 +1,4 @@
-"""Class accuracies and how evenly they are spread (paper, appendix "Evaluation Metrics").
+"""Class accuracies and how evenly they are spread (paper, appendix "Evaluation Metrics"); the same for every epoch.
 
 Accuracies are fractions from 0 to 1 everywhere; the paper prints percent.
 """
@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from clamkit.errors import ClamkitError
+from clamkit.checks import check_labels
+from clamkit.errors import ClamkitError, check_known
 
 TAIL = 0.10  # the paper's "worst 10 % of the classes"
 METRICS = ("average", "std", "cov", "range", "decile_range", "worst", "best")  # what `fairness` gives
@@ -20,15 +21,15 @@ HIGHER_IS_BETTER = ("average", "worst", "best")  # of the others, lower
 
 
 def class_accuracy(y_true: ArrayLike, y_pred: ArrayLike, num_classes: int) -> np.ndarray:
-    """Share of each class's samples that were predicted right; nan where a class has no sample."""
+    """Share of each class's samples that were predicted right; nan where a class has no sample.
+
+    >>> class_accuracy([0, 0, 1, 1], [0, 1, 1, 1], num_classes=2).tolist()
+    [0.5, 1.0]
+    """
     y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
     if y_true.shape != y_pred.shape or y_true.ndim != 1:
         raise ClamkitError(f"labels {y_true.shape} and predictions {y_pred.shape} must be vectors of the same length.")
-    if y_true.size and (y_true.min() < 0 or y_true.max() >= num_classes):
-        raise ClamkitError(
-            f"labels run from {y_true.min()} to {y_true.max()}: with {num_classes} classes "
-            f"they must lie in 0..{num_classes - 1}."
-        )
+    check_labels(y_true, num_classes)
     seen = np.bincount(y_true, minlength=num_classes)
     right = np.bincount(y_true[y_true == y_pred], minlength=num_classes)
     return np.divide(right, seen, out=np.full(num_classes, np.nan), where=seen > 0)
@@ -38,9 +39,7 @@ def checked_accuracies(acc: ArrayLike, classes: Any = None, rows: Sequence[str] 
     """Checked float64 array: a vector over classes or, where `rows` names the rows, rows × classes."""
     acc = np.asarray(acc, dtype=np.float64)
     if acc.ndim != (1 if rows is None else 2) or acc.shape[-1] < 2:
-        raise ClamkitError(
-            f"class accuracies have shape {acc.shape}: give one number for each of at least two classes."
-        )
+        raise ClamkitError(f"class accuracies have shape {acc.shape}: give a number for each of at least two classes.")
     bad = np.argwhere(~((acc >= 0) & (acc <= 1)))
     if bad.size:
         place = bad[0][-1] if classes is None else classes[bad[0][-1]]
@@ -69,6 +68,9 @@ def fairness(acc: ArrayLike, tail: float = TAIL) -> pd.Series:
     decile_range  mean of the best tail − mean of the worst tail: what the paper's tables print as "range", and what
                   claims about them are checked by
     worst, best   the tail means
+
+    >>> fairness([0.9, 0.8, 0.4])[["average", "std", "worst"]].round(3).tolist()
+    [0.7, 0.265, 0.4]
     """
     return pd.Series(fairness_of_rows(checked_accuracies(acc), tail))
 
@@ -82,3 +84,28 @@ def fairness_of_rows(acc: np.ndarray, tail: float) -> dict[str, np.ndarray]:
     with np.errstate(invalid="ignore"):  # nothing right in any class: 0 / 0 is nan
         cov = std / average
     return dict(zip(METRICS, (average, std, cov, acc[..., -1] - acc[..., 0], best - worst, worst, best), strict=True))
+
+
+def fairness_over_epochs(history: pd.DataFrame, column: str = "test_accuracy", tail: float = TAIL) -> pd.DataFrame:
+    """`fairness` of every epoch of a run's history: a frame indexed by epoch, one column for each metric."""
+    wide = epochs_by_classes(history, column)
+    acc = checked_accuracies(wide, classes=wide.columns, rows=[f"epoch {epoch}" for epoch in wide.index])
+    return pd.DataFrame(fairness_of_rows(acc, tail), index=wide.index)
+
+
+def epochs_by_classes(history: pd.DataFrame, column: str) -> pd.DataFrame:
+    for name in ("epoch", "class", column):
+        check_known("history column", name, history)
+    if not len(history):
+        raise ClamkitError("the history has no rows: train at least one epoch.")
+    if not np.isfinite(history[["epoch", "class"]].to_numpy(dtype=np.float64)).all():
+        raise ClamkitError("the history has epochs or classes that are no numbers: give it as a run has it.")
+    twice = history.duplicated(["epoch", "class"])
+    if twice.any():
+        epoch, klass = history.loc[twice, ["epoch", "class"]].iloc[0]
+        raise ClamkitError(f"epoch {epoch} has class {klass} twice: give the history of one run.")
+    wide = history.pivot(index="epoch", columns="class", values=column)
+    if wide.size != len(history):
+        few = history.groupby("epoch").size().idxmin()
+        raise ClamkitError(f"epoch {few} lacks some of the {wide.shape[1]} classes: every epoch needs the same ones.")
+    return wide

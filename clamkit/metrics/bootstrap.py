@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
+from scipy.ndimage import zoom
+from scipy.special import expit, logit, ndtri
 
-from clamkit.metrics.accuracy import METRICS, TAIL, fairness_of_rows
+from clamkit.metrics.accuracy import METRICS, TAIL, fairness_of_rows, tail_size
+from clamkit.metrics.statistics import wilson
 
-SPREADS = np.linspace(0, 3, 13)  # how far the classes may lie apart, 1: as far as they came out
-CUTS = np.linspace(0, 1, 7)  # how far the worst (or the best) are moved to the mean
-CAUTION = 0.5  # a little less than the level is rejected: the truth may have a shape that is not among those tried
-DRAWS = (200, 400)  # fewest and most samples of each
-BUDGET = 4_000_000  # class accuracies drawn in all, unless the fewest samples need more
+SPREADS = np.array([0, 0.25, 0.5, 0.7, 0.85, 1, 1.15, 1.35, 1.7, 2.2, 3])  # of the logits, 1: as they came out
+CUTS = np.array([0, 0.4, 0.7, 0.9, 1])  # how far the lowest limit, and the highest, are moved to the mean
+CAUTION = 0.25  # less than the level is rejected: the truth may have a shape that is not among those tried
+DRAWS = (60, 400)  # fewest and most samples of each
+BUDGET = 1_500_000  # class accuracies drawn in all, unless the fewest samples need more
+BETWEEN = 50  # values between each two that were tried: they bend little, however narrow the interval is
 
 
 def fairness_intervals(
@@ -22,44 +25,90 @@ def fairness_intervals(
     """low and high of each metric of `fairness` for these classes, had there been images without end.
 
     The std, range and tails of finite samples are biased: noise spreads the classes. So a percentile bootstrap, which
-    adds the noise once more, misses. Instead many true accuracies are tried: those seen (with half an image right and
-    half a wrong one added) spread from not at all to 3 times as far, and with the worst or the best classes cut off
-    at a level. Of each, samples of the same sizes are drawn. The interval of a metric has those under which what was
-    seen is no outlier: a test, inverted. The average has no such bias, and its interval is normal.
+    adds the noise once more, misses. Instead many true accuracies are tried, and samples of the same sizes drawn of
+    each. The interval of a metric has those under which what was seen is no outlier: a test, inverted. Tried are those
+    seen with their logits (half an image right and half a wrong one added) spread from not at all to 3 times as far;
+    and, for classes that are more alike than they look, every class at the end of its own Wilson interval (for all
+    classes at once) that is farther from the mean, cut off at a lowest and a highest accuracy.
+
+    The true worst tenth has no lower mean in the sample than the tenth that came out worst, so the outer ends of tails
+    and ranges are at least those of Wilson intervals added up (Newcombe). The average, which nothing biases, has the
+    wider of that and the normal interval.
     """
     right, seen = np.asarray(right, dtype=np.float64), np.asarray(seen, dtype=np.int64)
-    v, smooth, generator = right / seen, (right + 0.5) / (seen + 1), np.random.default_rng(seed)
-    mean = smooth.mean()
+    v, generator, n = right / seen, np.random.default_rng(seed), len(right)
+    mean = v.mean().clip(0.5 / (seen.sum() + 1), 1 - 0.5 / (seen.sum() + 1))
+    z = logit((right + 0.5) / (seen + 1))
+    lows, highs = wilson(right, seen, 1 - (1 - confidence) / n)
+    lowest = lows.min() + CUTS[:, None, None] * (mean - lows.min())
+    highest = highs.max() + CUTS[:, None] * (mean - highs.max())
     families = (
-        np.clip(mean + SPREADS[:, None] * (smooth - mean), 0, 1),
-        np.maximum(smooth, smooth.min() + CUTS[:, None] * (mean - smooth.min())),
-        np.minimum(smooth, smooth.max() + CUTS[:, None] * (mean - smooth.max())),
+        _with_mean(SPREADS[:, None] * (z - z.mean()), mean),
+        np.clip(np.where(v < mean, lows, highs), lowest, highest),
     )
-    draws = int(np.clip(BUDGET // (sum(map(len, families)) * len(v)), *DRAWS))
+    draws = int(np.clip(BUDGET // sum(tried.size for tried in families), *DRAWS))
     level, observed = CAUTION * (1 - confidence) / 2, fairness_of_rows(v, tail)
     kept: dict[str, list[np.ndarray]] = {metric: [] for metric in METRICS}
     for tried in families:
-        drawn = [fairness_of_rows(generator.binomial(seen, row, (draws, len(v))) / seen, tail) for row in tried]
+        drawn = [
+            fairness_of_rows(generator.binomial(seen, row, (draws, n)) / seen, tail) for row in tried.reshape(-1, n)
+        ]
         for metric, true in fairness_of_rows(tried, tail).items():
-            low, high = np.quantile([np.nan_to_num(of[metric]) for of in drawn], (level, 1 - level), axis=1)
+            quantiles = np.quantile([np.nan_to_num(of[metric]) for of in drawn], (level, 1 - level), axis=1)
+            low, high = (_finer(quantile.reshape(true.shape)) for quantile in quantiles)
             outside = np.maximum(low - np.nan_to_num(observed[metric]), np.nan_to_num(observed[metric]) - high)
-            kept[metric].append(_finer(true, outside))
+            kept[metric].append(np.array([_finer(np.nan_to_num(true)), outside]))
     rows = {}
     for metric, parts in kept.items():
         true, outside = np.concatenate(parts, axis=1)
         rows[metric] = true[outside <= max(0.0, outside.min()) + 1e-12]  # if all reject it, the nearest
-    half = ndtri((1 + confidence) / 2) * np.sqrt((smooth * (1 - smooth) / seen).sum()) / len(v)
-    rows["average"] = np.array([v.mean() - half, v.mean() + half])
     found = pd.DataFrame({metric: [values.min(), values.max()] for metric, values in rows.items()}, ["low", "high"]).T
-    found.loc["worst", "high"] += half  # classes that are alike are all where the average is, which is not known
-    found.loc["best", "low"] -= half
+    smooth = expit(z)
+    half = ndtri((1 + confidence) / 2) * np.sqrt((smooth * (1 - smooth) / np.maximum(seen - 1, 1)).sum()) / n
+    return _outer_ends(found, v, wilson(right, seen, confidence), half, tail)
+
+
+def _with_mean(z: np.ndarray, mean: float) -> np.ndarray:
+    """Accuracies of logits, each row moved so that its mean is this; by bisection."""
+    low, high = np.full((len(z), 1), -40.0), np.full((len(z), 1), 40.0)
+    for _ in range(50):
+        middle = (low + high) / 2
+        above = expit(z + middle).mean(axis=1, keepdims=True) > mean
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return expit(z + low)
+
+
+def _finer(values: np.ndarray) -> np.ndarray:
+    """Values on a line or a grid with many between each two, flat; linear."""
+    size = [BETWEEN * (length - 1) + 1 for length in values.shape]
+    return zoom(values, np.divide(size, values.shape), order=1).ravel()
+
+
+def _outer_ends(
+    found: pd.DataFrame, v: np.ndarray, ends: tuple[np.ndarray, np.ndarray], half: float, tail: float
+) -> pd.DataFrame:
+    """The average, and the ends of tails and ranges that selection does not bias inward, by Wilson intervals summed."""
+    order, k = np.argsort(v, kind="stable"), tail_size(len(v), tail)
+
+    def below(which: np.ndarray) -> float:
+        return float(np.sqrt(((v - ends[0])[which] ** 2).sum()) / len(which))
+
+    def above(which: np.ndarray) -> float:
+        return float(np.sqrt(((ends[1] - v)[which] ** 2).sum()) / len(which))
+
+    down, up = max(half, below(order)), max(half, above(order))
+    found.loc["average"] = [v.mean() - down, v.mean() + up]
+    alike = pd.DataFrame({"low": [0.0, -down], "high": [up, 0.0]}, ["worst", "best"])
+    found.loc[alike.index] += alike  # classes that are alike are all where the average is, which is not known either
+    for metric, size in (("decile_range", k), ("range", 1)):
+        worst, best = order[:size], order[-size:]
+        far = v[best].mean() - v[worst].mean() + np.hypot(below(worst), above(best))
+        found.loc[metric, "high"] = max(found.loc[metric, "high"], far)
+        if size == k:
+            found.loc["worst", "low"] = min(found.loc["worst", "low"], v[worst].mean() - below(worst))
+            found.loc["best", "high"] = max(found.loc["best", "high"], v[best].mean() + above(best))
+    one = max(v.mean() - ends[0][order[0]], ends[1][order[-1]] - v.mean())  # all alike but one, at its own limit
+    found.loc["std", "high"] = max(found.loc["std", "high"], one / np.sqrt(len(v)))
     bounded = [metric for metric in METRICS if metric != "cov"]
     found.loc[bounded] = found.loc[bounded].clip(0, 1)
     return found
-
-
-def _finer(true: np.ndarray, outside: np.ndarray, between: int = 100) -> np.ndarray:
-    """Both with many values between each two that were tried: they bend little, however narrow the interval is."""
-    places = np.arange(len(true))
-    fine = np.linspace(0, len(true) - 1, between * (len(true) - 1) + 1)
-    return np.array([np.interp(fine, places, true), np.interp(fine, places, outside)])

@@ -13,14 +13,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from clamkit.errors import ClamkitError, unknown
-from clamkit.metrics.accuracy import HIGHER_IS_BETTER, METRICS
+from clamkit.errors import ClamkitError, check_known
+from clamkit.metrics.accuracy import METRICS
 
 LEVEL = 0.05  # of significance, after correction
 POINT = 0.01  # of accuracy: a difference surely below it is none that matters
 FEWEST = 3  # seeds that may decide anything
 UNIT = "seed"
 PAIR = ("crop_lower_bound", UNIT)  # two runs that share these are compared with each other
+COLUMNS = ["n", "pairs", "mean_difference", "ci_low", "ci_high", "p", "p_holm", "p_equal", "verdict"]  # of `compare`
 DIGITS = 12  # differences are rounded here, so that 0.3 − 0.2 and 0.2 − 0.1 are the same
 Sample = pd.DataFrame | pd.Series | ArrayLike  # what `compare` takes on either side
 
@@ -105,18 +106,20 @@ def compare(
 ) -> pd.DataFrame:
     """Is a different from b? Paired over (crop lower bound, seed), decided over the seeds; one row for each metric.
 
-    a, b       two frames with the columns of `on` and of `metrics` (default: those of METRICS that both have), such as
-               the rows of RunStore.frame() of two methods; or two Series, paired by index; or two vectors, by position
-    names      what the verdict calls them
-    margin     a difference smaller than this does not matter (0.01 is one point of accuracy)
+    a, b    two frames with the columns of `on` and of `metrics` (default: those of METRICS that both have), such as
+            rows of RunStore.frame(); or two Series, paired by index; or two vectors, by position
+    names   what the verdict calls them
+    margin  a difference smaller than this does not matter (0.01 is one point of accuracy)
 
-    n                 seeds (with vectors and Series without a level `seed`: pairs), and pairs: pairs of runs
-    mean_difference   mean of a − b over the seeds, and ci_low, ci_high: its t interval over them
-    p, p_holm         two-sided t test over the seeds, and corrected for the number of metrics after Holm
-    p_equal           equivalence test: is the difference smaller than the margin? Corrected likewise
-    verdict           in words, by `decide`
+    n, pairs         seeds (with vectors, and Series without a level `seed`: pairs), and pairs of runs
+    mean_difference  mean of a − b over the seeds, with its t interval ci_low, ci_high
+    p, p_holm        two-sided t test over the seeds, and corrected for the number of metrics after Holm
+    p_equal          equivalence test: is the difference smaller than the margin? Corrected likewise
+    verdict          in words, by `decide`; fewer than three seeds decide nothing
 
-    Every metric makes the correction stronger: name those that matter. Fewer than three seeds decide nothing.
+    >>> clam, normal = [0.80, 0.82, 0.81], [0.70, 0.72, 0.70]  # one number for each seed
+    >>> print(compare(clam, normal, names=("CLAM", "Normal"))["verdict"].iloc[0])
+    CLAM is higher than Normal...
     """
     if not 0 < confidence < 1:
         raise ClamkitError(f"confidence={confidence} must lie between 0 and 1, such as 0.95.")
@@ -149,55 +152,9 @@ def compare_groups(
     a, b = (frame[frame[by] == value].set_index(on)[metrics] for value in (of, against))
     shared = a.index.intersection(b.index)
     if shared.empty:
-        columns = ["mean_difference", "ci_low", "ci_high", "p", "p_holm", "p_equal"]
-        table = pd.DataFrame(np.nan, index=pd.Index(metrics, name="metric"), columns=columns)
-        table.insert(0, "n", 0)
-        table.insert(1, "pairs", 0)
+        table = pd.DataFrame(np.nan, index=pd.Index(metrics, name="metric"), columns=COLUMNS).assign(n=0, pairs=0)
         return table.assign(verdict=f"{NOT_DECIDED}: no setting has finished under both {names[0]} and {names[1]}")
     return compare(a.loc[shared].reset_index(), b.loc[shared].reset_index(), metrics=metrics, on=on, names=names)
-
-
-def by_strength(differences: pd.Series, confidence: float = 1 - LEVEL, shuffles: int = 9_999) -> pd.DataFrame:
-    """Does an effect depend on the strength of the augmentation? One row for each: mean, ci_low, ci_high, p_holm.
-
-    differences  of paired runs, with the levels `strength` and `seed`; only strengths that all seeds have are taken
-
-    `attrs["p"]` is that of a permutation test that the strength does not matter (the values of a seed change places);
-    `attrs["changes_sign"]` says whether some strength has an effect above 0 and another one below it, after Holm.
-    """
-    wide = differences.unstack("strength").dropna(axis=1)
-    if wide.empty:
-        raise ClamkitError("there is no strength of the augmentation that all seeds have run with.")
-    table = pd.DataFrame({"n": len(wide), "mean": wide.mean()})
-    table["ci_low"], table["ci_high"] = seed_interval(wide, confidence)
-    table["p_holm"] = holm(seed_test(wide)[0])
-    rng, values = np.random.default_rng(0), wide.to_numpy()
-    spread = values.mean(axis=0).var() - 1e-15  # rounding may not turn an equal spread into a smaller one
-    wider = sum(rng.permuted(values, axis=1).mean(axis=0).var() >= spread for _ in range(shuffles))
-    table.attrs["p"] = (1 + wider) / (1 + shuffles)
-    sure = np.sign(table.loc[table["p_holm"] <= 1 - confidence, "mean"])
-    table.attrs["changes_sign"] = bool((sure > 0).any() and (sure < 0).any())
-    return table
-
-
-def overall_verdict(table: pd.DataFrame, level: float = LEVEL) -> str:
-    """The claim that a is better than b in every metric of a `compare` table, in one line."""
-    seeds = int(table["n"].max())
-    if not seeds:
-        return str(table["verdict"].iloc[0])
-    effect = table["mean_difference"]
-    gain = effect.where(table.index.isin(HIGHER_IS_BETTER), -effect)
-    rows = zip(gain > 0, table["p_holm"], table["p_equal"], strict=True)
-    decided = pd.Series([decide(*row, level=level) for row in rows], index=table.index)
-    toward = f"{int((gain > 0).sum())} of {len(table)} metrics point that way over {seeds} seed{'s' * (seeds > 1)}"
-    if (decided == SUPPORTED).all():
-        return f"{SUPPORTED}: {toward}, all significant"
-    if (decided == OPPOSITE).any():
-        return f"{OPPOSITE}: significantly worse in {', '.join(table.index[decided == OPPOSITE])}"
-    if (decided == NOT_DECIDED).any():
-        few = ", too few to tell" if seeds < FEWEST else f", {int((decided == SUPPORTED).sum())} significant"
-        return f"{NOT_DECIDED}: {toward}{few}"
-    return f"{NO_DIFFERENCE} that matters in {', '.join(table.index[decided == NO_DIFFERENCE])}: {toward}"
 
 
 def _in_words(row: Any, names: tuple[str, str], margin: float, level: float) -> str:
@@ -228,15 +185,12 @@ def _as_frames(a: Sample, b: Sample, metrics: Any, on: list[str]) -> tuple[pd.Da
             raise ClamkitError(f"the frames share no metric (looked for {', '.join(METRICS)}): name them in metrics=.")
         for frame in (a, b):
             for column in on + metrics:
-                if column not in frame:
-                    raise unknown("column", column, map(str, frame.columns))
+                check_known("column", column, frame)
         return a.set_index(on)[metrics], b.set_index(on)[metrics]
     if not (isinstance(a, pd.Series) and isinstance(b, pd.Series)):
         a, b = np.asarray(a), np.asarray(b)
         if a.ndim != 1 or a.shape != b.shape:
-            raise ClamkitError(
-                f"a has shape {a.shape} and b {b.shape}: give two frames, two Series or two vectors of one length."
-            )
+            raise ClamkitError(f"a has shape {a.shape} and b {b.shape}: give two frames, two Series or two vectors.")
         a, b = pd.Series(a), pd.Series(b)
     return a.to_frame(a.name or "value"), b.to_frame(a.name or "value")
 
@@ -277,10 +231,8 @@ def wilson(right: ArrayLike, seen: ArrayLike, confidence: float = 0.95) -> tuple
 
 
 def sampling_std(right: ArrayLike, seen: ArrayLike) -> float:
-    """The std over classes that comes from the number of images alone: √ mean of v(1 − v)/(n − 1).
-
-    That is unbiased for the variance of v. One image tells nothing of its class's own: it takes v̄(1 − v̄), v̄ the mean
-    over the classes.
+    """The std over classes that comes from the number of images alone: √ mean of v(1 − v)/(n − 1), which is unbiased
+    for the variance of v. A class with one image takes v̄(1 − v̄), v̄ the mean over the classes.
     """
     seen = np.asarray(seen)
     v = np.asarray(right) / seen

@@ -28,10 +28,10 @@ from clamkit.metrics import (
     compare_groups,
     decide,
     holm,
-    order_agreement,
     seed_interval,
     seed_test,
 )
+from helpers.run_measures import order_agreement
 
 RELEASED_CLIP = "the released clip"
 NO_RUNS = "no runs yet"
@@ -54,7 +54,7 @@ class Finding:
     matters  a difference surely smaller than this is called none; None: there is no such size
     """
 
-    kind: str  # "paper" or "open": claimed there, or asked here
+    kind: str  # "paper" or "open": claimed there, or asked here; else the regime. p is corrected within a kind
     claim: str
     where: str
     what: str
@@ -401,7 +401,24 @@ def of_regimes(regimes: dict[str, pd.DataFrame]) -> Iterator[Finding]:
             claim = f"{name} by held-out accuracies is less accurate on test images (the paper's warning)"
             values = paired(regimes[where], f"{method}, by holdout", method, "average")
             if len(values):
-                yield Finding("regime", claim, where, "average", values, -1)
+                yield Finding(where, claim, where, "average", values, -1)
+
+
+def of_average(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> Iterator[Finding]:
+    """Algorithm 1 calls for the average of the weights over the rounds: trained with it, is CLAM another one?"""
+    where = next(iter(REGIMES))
+    frame = as_frame([*runs_of(REGIMES[where][0]), *runs_of("small_average")])
+    frame = frame[frame["accuracy_from"].isna()] if "accuracy_from" in frame else frame
+    for metric, wanted, claim in (
+        ("std", -1, "brings the classes closer than"),
+        ("worst", +1, "lifts the worst tenth of the classes above that of"),
+        ("average", +1, "is more accurate than"),
+    ):
+        values = paired(frame, "fixed", "clam", metric) if len(frame) else NO_VALUES
+        if len(values):
+            yield Finding(
+                "averaged", f"Training with the mean of CLAM's weights {claim} CLAM", where, metric, values, wanted
+            )
 
 
 def _main_questions(frame: pd.DataFrame, where: str, of: str, against: str) -> Iterator[Finding]:
@@ -416,13 +433,12 @@ def _main_questions(frame: pd.DataFrame, where: str, of: str, against: str) -> I
         values = paired(frame, of, against, metric)
         printed = _printed(table_of_paper, metric, dataset=dataset) if dataset else None
         if len(values):
-            yield Finding("regime", claim, where, metric, values, wanted, printed, margin)
+            yield Finding(where, claim, where, metric, values, wanted, printed, margin)
 
 
 # -------------------------------------------------------------------------------------------------------- for people
 
 VERBS = ("brings", "lifts", "costs")
-README_START, README_END = "<!-- findings -->", "<!-- -->"
 OPEN_WORDS = {"supported": "better", "the opposite": "worse"}  # of the verdicts, for questions that are open
 
 
@@ -448,24 +464,18 @@ def main_findings(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> pd.Dat
     return table(list(of_regimes(by_regime(runs_by_regime(runs_of)))))
 
 
-def in_readme(text: str, frame: pd.DataFrame) -> str:
-    """The README's text with its table, between two comments, written anew: of `main_findings` CLAM and the biases."""
-    start, end = text.index(README_START) + len(README_START), text.index(README_END)
-    headline = tuple(f"{RIVALS_OF_NORMAL[method]} {verb} " for method in ("clam", CONTROL) for verb in VERBS)
-    return f"{text[:start]}\n\n{as_markdown(frame[frame['claim'].str.startswith(headline)])}\n\n{text[end:]}"
-
-
 def _cell(row) -> str:
     verdict = OPEN_WORDS.get(row.verdict, row.verdict) if row.kind == "open" else row.verdict
     if not row.n:
         return verdict
     interval = f" [{row.low:+z.1f}, {row.high:+z.1f}]" if row.n > 1 else ""
     paper_says = "" if pd.isna(row.paper) else f", paper {row.paper:+z.1f}"
-    lines = f"**{verdict}** ({row.n})<br>{row.effect:+z.1f}{interval}<br>p {_chance(row.p)}{paper_says}"
+    lines = f"**{verdict}** ({row.n})<br>{row.effect:+z.1f}{interval}<br>p {chance(row.p)}{paper_says}"
     return lines.replace("-", "−").replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _chance(p: float) -> str:
+def chance(p: float) -> str:
+    """A p-value for people."""
     if p < 0.001:
         return "< 0.001"
     return f"{p:.4f}" if round(p, 3) == LEVEL else f"{p:.3f}"  # on which side of the level it lies

@@ -1,11 +1,11 @@
-"""The game under sliders: `game_explorer()` for JupyterLab and voila; `Settings(...).png()` without.
+"""The game under sliders: `game_explorer()` for JupyterLab and voila; `side_by_side` and `Settings(...).png()` without.
 
 Its sibling `runs_explorer` explores finished runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
@@ -13,6 +13,7 @@ from typing import Any
 
 import ipywidgets as widgets
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ from clamkit.plots import style
 from clamkit.theory import game
 from clamkit.theory.sets import LowerBounded, SymmetricSet
 from helpers import players
-from helpers.theory_figures import CORNERS, draw_triangle
+from helpers.theory_figures import CORNERS, MAPS, draw_triangle
 
 SIZE, DPI = (8.4, 5.9), 100  # inches, pixels per inch: with the sliders it fits a screen of 1280 pixels
 FIXED = {"figure.constrained_layout.use": False, "axes.titley": 1.0}  # nothing jumps while sliders move, and no search
@@ -34,6 +35,9 @@ PLAYERS = {  # what the accuracies do; the sliders say what they are under equal
     "network answers at once": lambda v, T: players.best_response_on_curves(rates(v)),
     "network learns": lambda v, T: players.GradientPlayer(rates(v), step=0.05),
 }
+ABOVE = 28  # points from an axis to its title: room for two lines of legend, off the curves
+LEGEND = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "borderaxespad": 0, "handlelength": 1.6}
+LEGEND |= {"columnspacing": 1.2, "labelspacing": 0.15}
 TITLES = ("class weights", "value of the game", "regret against its bound")
 _BLUE, _DASHED = {"color": style.COLOURS["clam"]}, {"color": "#333333", "ls": "--", "lw": 1.2}
 CURVES: dict[str, tuple[int, str, dict[str, Any]]] = {  # panel, name and look of each column of `Settings.curves`
@@ -98,10 +102,14 @@ class Settings:
     def figure(self, upto: int | None = None) -> Figure:
         with mpl.style.context([style.STYLE, FIXED]):
             figure = Figure(SIZE)
-            axes = figure.subplots(2, 2, gridspec_kw={"wspace": 0.18, "hspace": 0.34}).flatten()
-            figure.subplots_adjust(left=0.065, right=0.98, top=0.945, bottom=0.085)
+            axes = figure.subplots(2, 2, gridspec_kw={"wspace": 0.18, "hspace": 0.5}).flatten()
+            figure.subplots_adjust(left=0.065, right=0.98, top=0.895, bottom=0.085)
             weights = self.play().weights[: min(upto or self.rounds, self.rounds)]
-            _draw_place(axes[0], self.play().S, self.share / len(self.accuracies), weights)
+            _draw_place(axes[0], self.play().S, weights)
+            axes[0].set_title(f"weights now: {self.projection} projection, τ = {self.tau:.3g}")
+            place = axes[0].get_position(original=True)  # it has no legend, so it may end where the others' legends do
+            place.y1 += (ABOVE - mpl.rcParams["axes.titlepad"]) / 72 / SIZE[1]
+            axes[0].set_position(place)
             _draw_curves(axes[1:], self.curves(), weights)
         return figure
 
@@ -109,39 +117,63 @@ class Settings:
 def _draw_curves(axes: Sequence[Axes], table: pd.DataFrame, weights: np.ndarray) -> None:
     """Weights, value and regret of the rounds so far, on axes for the whole game."""
     shown, (T, n) = table.iloc[: len(weights)], (len(table), weights.shape[1])
-    for i, weight in enumerate(weights.T, 1):
-        axes[0].plot(shown.index, weight, lw=1.4, label=f"class {i}")
+    for i, (weight, width) in enumerate(zip(weights.T, np.linspace(2.6, 1.2, n), strict=True), 1):
+        axes[0].plot(shown.index, weight, lw=width, label=f"class {i}")  # where lines meet, all are seen
     for name, (panel, text, look) in CURVES.items():
         axes[panel].plot(shown.index, shown[name], label=text, **look)
-    highest = max(table["regret"].iloc[T // 20 :].max(), table["bound"].iloc[-1])
-    lowest = min(table["regret"].min(), -highest / 3)
-    limits = ((0, 1.4), (0, 1.4), (1.1 * lowest, 1.7 * highest))  # the legend is above the lines
-    for axis, title, ylim in zip(axes, TITLES, limits, strict=True):
-        axis.set(title=title, xlabel="round", xlim=(0, T), ylim=ylim)
-        axis.locator_params(nbins=5)
-        axis.legend(loc="upper right", ncols=2 if axis is axes[0] and n > 4 else 1)
-    for axis in axes[:2]:
-        axis.set_yticks(np.linspace(0, 1, 6))
+    limits, in_columns = ((0, 1), (0, 1), _regret_limits([table])), ((n + 1) // 2 if n > 4 else n, 2, 1)
+    for axis, title, ylim, columns in zip(axes, TITLES, limits, in_columns, strict=True):
+        axis.set(xlabel="round", xlim=(0, T), ylim=ylim)
+        axis.set_title(title, pad=ABOVE)
+        axis.locator_params(nbins=6)
+        axis.legend(ncols=columns, **LEGEND)
 
 
-def _draw_place(axis: Axes, S: SymmetricSet, u_min: float, weights: np.ndarray) -> None:
+def _regret_limits(tables: Sequence[pd.DataFrame]) -> tuple[float, float]:
+    """From the lowest to the highest regret of all rounds, and the bound at the end; the bound begins above."""
+    highest = max(max(table["regret"].max(), table["bound"].iloc[-1]) for table in tables)
+    return 1.1 * min(*(table["regret"].min() for table in tables), -highest / 6), 1.1 * highest
+
+
+def _draw_place(axis: Axes, S: SymmetricSet, weights: np.ndarray, colour: str = style.COLOURS["clam_kl"]) -> None:
     """Where the weights are now: on the triangle of three classes with the way they came, else as bars."""
-    colour = style.COLOURS["clam_kl"]
     if S.n == 3:
         draw_triangle(axis, S)
         axis.plot(*(weights @ CORNERS).T, "-o", color=colour, ms=2.5, lw=0.8)
         axis.plot(*(weights[-1] @ CORNERS), "o", color=colour, ms=9, mec="white")
-        axis.set_xlim(-0.39, 1.39)  # as wide as the panel, so that its title stands where the others' do
-        axis.set_title("weights on the simplex (blue: allowed)")
+        axis.set_xlim(-0.36, 1.36)  # as wide as the panel, so that its title stands where the others' do
     else:
         classes = np.arange(1, S.n + 1)
         axis.bar(classes, weights[-1], color=mpl.rcParams["axes.prop_cycle"].by_key()["color"][: S.n])
-        axis.axhline(u_min, color="#555555", ls="--", lw=1)
-        axis.set(title="class weights now (dashes: u_min)", xticks=classes, xlabel="class", ylim=(0, 1))
+        axis.axhline(S.bounds[0], color="#555555", ls="--", lw=1)
+        axis.set(xticks=classes, xlabel="class (dashes: u_min)", ylim=(0, 1))
+
+
+@style.styled
+def side_by_side(games: Mapping[str, Settings]) -> Figure:
+    """The way of the weights in some games of three classes; in one panel the regrets of all, against their bound."""
+    figure, axes = plt.subplots(1, len(games) + 1, figsize=(9.2, 3.2), width_ratios=[*[1] * len(games), 1.6])
+    tables = [chosen.curves() for chosen in games.values()]
+    for axis, (name, chosen), table in zip(axes, games.items(), tables, strict=False):
+        colour, line = MAPS[chosen.projection]
+        _draw_place(axis, chosen.play().S, chosen.play().weights[:-1], colour)
+        axis.set(title=name, xlim=(-0.12, 1.12))
+        axes[-1].plot(table["regret"], color=colour, ls=line, label=f"regret, {name}")
+    axes[-1].plot(tables[0]["bound"], label="bound D/(τt) + τ/8", **_DASHED)
+    axes[-1].set(title=TITLES[2], xlabel="round", xlim=(0, len(tables[0])), ylim=_regret_limits(tables))
+    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower right", ncols=len(games) + 1)
+    return figure
+
+
+PRESETS = {  # as on docs/game, where the trap is long enough to break Theorem 1 itself
+    "convergence": Settings((0.3, 0.6, 0.9), "network answers at once", rounds=60),
+    "oscillation": Settings((0.3, 0.6, 0.9), "network answers at once", tau=10**0.85, rounds=60),
+    "trap": Settings(payoffs="trap", tau=0.05, rounds=400),
+}
 
 
 def game_explorer(start: Settings | None = None) -> widgets.Widget:
-    """Sliders for everything in `Settings`, the picture, its numbers, and play and pause through the rounds."""
+    """Buttons for `PRESETS`, sliders for everything in `Settings`, the picture, its numbers, play and pause."""
     start = start or Settings()
     wide = {"layout": widgets.Layout(width="310px"), "style": {"description_width": "88px"}}
     classes = widgets.IntSlider(len(start.accuracies), 3, MOST_CLASSES, description="classes", **wide)
@@ -158,6 +190,7 @@ def game_explorer(start: Settings | None = None) -> widgets.Widget:
     clock = widgets.Play(
         value=start.rounds, min=1, max=start.rounds, interval=300
     )  # milliseconds; a redraw takes half of it
+    presets = {name: widgets.Button(description=name, layout=widgets.Layout(width="auto")) for name in PRESETS}
     image, numbers = widgets.Image(format="png", layout=widgets.Layout(max_width="100%")), widgets.HTML()
     sliders = widgets.VBox()
     moving = False  # while code moves sliders, one redraw at the end is enough
@@ -178,6 +211,8 @@ def game_explorer(start: Settings | None = None) -> widgets.Widget:
 
     def rearrange(change: object = None) -> None:
         nonlocal moving
+        if moving:
+            return
         moving = True
         for slider in accuracies:
             slider.disabled = payoffs.value in SEQUENCES
@@ -190,16 +225,30 @@ def game_explorer(start: Settings | None = None) -> widgets.Widget:
         moving = False
         redraw()
 
+    def take(button: widgets.Button) -> None:
+        nonlocal moving
+        moving, chosen = True, PRESETS[button.description]
+        classes.value = len(chosen.accuracies)
+        for slider, value in zip(accuracies, chosen.accuracies, strict=False):
+            slider.value = value
+        for control, value in (
+            (payoffs, chosen.payoffs), (tau, chosen.tau), (share, chosen.share), (projection, chosen.projection),
+            (rounds, chosen.rounds), (now, now.max),
+        ):  # fmt: skip
+            control.value = value
+        moving = False
+        rearrange()
+
     widgets.jslink((clock, "value"), (now, "value"))
     for control in (classes, payoffs, rounds):
         control.observe(rearrange, "value")
     for control in (*accuracies, tau, share, projection, now):
         control.observe(redraw, "value")
+    for button in presets.values():
+        button.on_click(take)
     rearrange()
-    left = widgets.VBox(
-        [payoffs, classes, sliders, tau, share, projection, rounds, now, clock, numbers],
-        layout=widgets.Layout(flex="0 0 325px"),
-    )
+    controls = (payoffs, classes, sliders, tau, share, projection, rounds, now, clock, numbers)
+    left = widgets.VBox([widgets.HBox([*presets.values()]), *controls], layout=widgets.Layout(flex="0 0 325px"))
     return widgets.HBox([left, widgets.VBox([image], layout=widgets.Layout(min_width="0"))])
 
 

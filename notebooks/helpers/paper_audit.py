@@ -12,12 +12,13 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 
 from clamkit.engine.recipes import PAPER_EPOCHS
 from clamkit.errors import unknown
 from clamkit.lab import paper
-from clamkit.methods.specs import PAPER_CLASSES
+from clamkit.methods.specs import METHODS, PAPER_CLASSES
 from clamkit.metrics import HIGHER_IS_BETTER, TAIL, tail_size
 from clamkit.plots import COLOURS, MARKERS, label, styled
 from helpers.players import ALPHA_ASSUMED, tau_paper
@@ -25,6 +26,16 @@ from helpers.players import ALPHA_ASSUMED, tau_paper
 ROUNDING = 0.05  # half a unit of the last printed digit, in percent
 SETTINGS = 8  # augmentation settings behind each printed mean, one of them without augmentation
 DIGITS = 6  # differences of printed numbers are rounded here, so that equal is equal
+DATASET_NAMES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "fashion_mnist": "Fashion-MNIST",
+    "mini_imagenet": "Mini-ImageNet",
+    "imagenet": "ImageNet",
+}
+WORDS = DATASET_NAMES | {method: spec.label for method, spec in METHODS.items()}  # of what a margin is about
+WORDS |= {"inaturalist2018": "iNaturalist", "imagenet_real": "ReaL", "cov": "COV", "worst": "worst 10 %"}
+WORDS |= {f"tau={tau}": f"τ = {float(tau):g}" for tau in ("0.1", "0.5", "1.0", "2.0", "10.0")}
 TAU_METRICS = ("std", "cov", "range", "worst")  # those the appendix on τ speaks of
 
 
@@ -57,7 +68,7 @@ def claims() -> pd.DataFrame:
 
     A claim is a set of margins and holds if every one is above 0. What the paper shows only in figures (when the
     weights settle, their order against the accuracies) needs runs: `helpers.run_measures.settling_epoch`,
-    `metrics.order_agreement`.
+    `run_measures.order_agreement`.
     """
     equity, difference = ("std", "cov", "range"), ("range_difference", "range_difference")
     six = pd.concat([_leads(table, *equity, over="normal") for table in ("fairness_crop", "inaturalist")])
@@ -99,8 +110,9 @@ def claims() -> pd.DataFrame:
 
 def _check(margins: pd.Series) -> tuple[bool, str]:
     held, place = margins > 0, margins.idxmin()
-    where = place if isinstance(place, str) else " ".join(place)
-    return bool(held.all()), f"{held.sum()} of {len(margins)} hold; smallest margin {margins.min():+.3g} ({where})"
+    where = ", ".join(WORDS.get(part, part) for part in ([place] if isinstance(place, str) else place))
+    least = f"{margins.min():+.3g}".replace("-", "−")
+    return bool(held.all()), f"{held.sum()} of {len(margins)} hold; smallest margin {least} ({where})"
 
 
 def _scores(table: str, metric: str) -> pd.DataFrame:
@@ -278,7 +290,13 @@ def _dict(values: pd.Series) -> dict[str, float]:
     return values.round(4).to_dict()
 
 
-# -------------------------------------------------------------------------------------------------------- figures
+# ---------------------------------------------------------------------------------------------- tables and figures
+
+
+def left_aligned(table: pd.DataFrame) -> Markdown:
+    """A table of sentences as people read them: from the left, without row numbers."""
+    rows = [list(table), [":---"] * table.shape[1], *table.astype(str).to_numpy().tolist()]
+    return Markdown("\n".join(f"| {' | '.join(cells)} |" for cells in rows))
 
 
 @styled
@@ -295,7 +313,7 @@ def audit(results: pd.DataFrame, implied: pd.DataFrame) -> Figure:
     left.plot([0, top], [0, top], color="#999999", lw=1)
     left.set(xlabel="std / average", ylabel="printed COV", title="COV against its own definition")
     left.legend()
-    right.barh(implied.index, implied["clam"] - implied["normal"], color=COLOURS["clam"])
+    right.barh(implied.index.map(DATASET_NAMES), implied["clam"] - implied["normal"], color=COLOURS["clam"])
     right.invert_yaxis()  # the first dataset on top
     right.axvline(0, color="#555555", lw=0.8)
     right.set(xlabel="CLAM − Normal, points", title="implied range without augmentation")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from clamkit.checks import positive, positive_int
+from clamkit.checks import fraction, positive, positive_int
 from clamkit.errors import ClamkitError
-from clamkit.theory.game import Play, Respond, checked_accuracies, checked_matrix, play, tau_kl
+from clamkit.theory.game import Play, Respond, checked_matrix, equilibrium, play, tau_kl
 from clamkit.theory.sets import LowerBounded, SymmetricSet
 
 ALPHA_ASSUMED = 0.1  # the paper's max α_t, appendix "Different Values of τ"
@@ -80,7 +81,7 @@ def _ones(n: int, T: int, K: int) -> np.ndarray:
 def trap_sequence(n: int, T: int, K: int, a: float) -> np.ndarray:
     """(1, 0, 1, …, 1) for K rounds, then (0, a, 1, …, 1): Euclidean iterates stay with the second class."""
     v = _ones(n, T, K)
-    v[:K, 1], v[K:, 0], v[K:, 1] = 0, 0, checked_accuracies([a], 1, "the trap")
+    v[:K, 1], v[K:, 0], v[K:, 1] = 0, 0, fraction(a, "a")
     return v
 
 
@@ -139,6 +140,14 @@ def best_response_on_curves(k: ArrayLike) -> Respond:
         return 1 - np.exp(-k * theta)
 
     return respond
+
+
+def gaps_of_averages(M: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """Value of the averaged KL weights minus that of the equilibrium, for games of these lengths with τ = √(8D/T)."""
+    S, answer = LowerBounded(len(M), 0.5 / len(M)), best_response(M)
+    plays = [play(answer, S, tau_kl(len(M), int(T)), "kl", int(T)) for T in lengths]
+    reached = [(played.weights[:-1].mean(axis=0) @ M).max() for played in plays]
+    return np.array(reached) - equilibrium(M, S).value
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 05  price, tenths, profile, front (accuracy against equity: not in the paper)
 21  fairness_training (the paper's figure 3, as differences to Normal)
 23  worst_class_curves (its figures 6 to 10, likewise), class_differences
-25  over_tau (its table on the step size)
+25  over_tau (its table on the step size, as differences to τ = 0)
 27  weights_and_accuracies, weight_moves (its comparison with APStar)
 28  shot_groups (iNaturalist)
 29  real_labels (ReaL)
@@ -22,9 +22,10 @@ Its tables as figures: fairness_over_strength and differences of clamkit.plots (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
+from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -45,9 +46,10 @@ from clamkit.plots import (
     method_lines,
     styled,
 )
+from helpers.paper_audit import DATASET_NAMES
 
-TITLE_CHARACTERS = 38  # of a panel half as wide as the text
 Against = Mapping[str, pd.DataFrame]  # method → `metrics.compare` to Normal, a row for each place along an axis
+HEAVY = 4  # classes drawn in full beside many others
 SHOWN = ("clam", "clam_kl", "tce")  # methods drawn in full: the paper's, the better projection, the best rival
 
 
@@ -55,13 +57,13 @@ SHOWN = ("clam", "clam_kl", "tce")  # methods drawn in full: the paper's, the be
 def fairness_training(std: Against, cov: Against) -> Figure:
     """Differences to Normal in std and COV of the test accuracies over the epochs (the paper's figure 3 shows levels).
 
-    The first epochs, where every method swings by tens of points, may lie outside: the last two thirds set the scale.
+    The first epochs, where every method swings by tens of points, may lie outside: the last third sets the scale.
     """
     figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
     for axis, tables, title in zip(axes, (std, cov), (TITLES["std"], f"100 · {TITLES['cov']}"), strict=True):
         _curves(axis, tables)
         epoch_axis(axis, title)
-        late = pd.concat([table[len(table) // 3 :] for table in tables.values()])
+        late = pd.concat([table[2 * len(table) // 3 :] for table in tables.values()])
         low, high = 100 * late["ci_low"].min(), 100 * late["ci_high"].max()
         if high > low:  # neither where there is one seed, without intervals
             axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
@@ -122,32 +124,30 @@ def class_differences(by_class: Against, class_names: Sequence[str]) -> Figure:
 
 
 @styled
-def over_tau(frame: pd.DataFrame, printed: pd.DataFrame) -> Figure:
-    """Metrics against the step size τ: ours above, a line for each method; below what the paper prints.
+def over_tau(tables: Mapping[str, Against], printed: pd.DataFrame) -> Figure:
+    """What each step size τ changes against τ = 0, in points: ours in colour with 95 % intervals, the paper's in grey.
 
-    frame    as `as_frame` gives it
+    tables   method → τ → `metrics.compare` to τ = 0
     printed  the τ table of `paper.results()`
     """
     metrics = {"average": "average", "std": "std", "decile_range": "range", "worst": "worst"}  # ours: the paper's name
-    figure, axes = plt.subplots(2, len(metrics), figsize=(WIDTH, 4.4), sharex=True)
-    order = [f"{tau:g}" for tau in sorted(frame["tau"].unique())]
-    ours = frame.assign(tau=pd.Categorical(frame["tau"].map("{:g}".format), order))
-    paper = printed.assign(tau=printed["method"].str.removeprefix("tau=").astype(float).map("{:g}".format))
-    paper["value"] /= 100
-    for (above, below), (metric, name) in zip(axes.T, metrics.items(), strict=True):
-        method_lines(ours, "tau", metric, above)
-        for (dataset, rows), line in zip(
-            paper[paper["metric"] == name].groupby("dataset"), ("-o", "--s"), strict=False
-        ):
-            below.plot(rows["tau"], rows["value"], line, color="#555555", label=f"paper, {dataset}")
-        above.set_title(TITLES[metric])
-        below.set_xlabel("τ")
-        for axis in (above, below):
-            axis.yaxis.set_major_formatter(PERCENT)
-    axes[0, 0].set_ylabel("our runs")
-    axes[1, 0].set_ylabel("the paper's table")
-    method_legend(figure, frame["method"])
-    figure.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure, axes = plt.subplots(1, len(metrics), figsize=(WIDTH, 2.9), sharex=True)
+    paper = printed.assign(tau=printed["method"].str.removeprefix("tau=").astype(float))
+    paper = paper.pivot(index=["metric", "dataset"], columns="tau", values="value")
+    paper = paper.sub(paper[0.0], axis=0).drop(columns=0.0)
+    order = [f"{tau:g}" for tau in paper.columns]
+    for axis, (metric, name) in zip(axes, metrics.items(), strict=True):
+        axis.axhline(0, color="#333333", lw=0.8)
+        for (dataset, row), line in zip(paper.loc[name].iterrows(), ("-", "--"), strict=True):
+            axis.plot(order, row, line, color="#888888", label=f"the paper, {DATASET_NAMES[str(dataset)]}")
+        for method, own in tables.items():
+            rows = 100 * pd.DataFrame({f"{float(tau):g}": table.loc[metric] for tau, table in own.items()}).T
+            middle, low, high = (rows[column].astype(float) for column in ("mean_difference", "ci_low", "ci_high"))
+            look = {"color": COLOURS[method], "marker": MARKERS[method], "mec": "none", "elinewidth": 1}
+            axis.errorbar(rows.index, middle, [middle - low, high - middle], label=f"ours, {label(method)}", **look)
+        axis.set(title=TITLES[metric], xlabel="τ")
+    axes[0].set_ylabel("difference to τ = 0, points")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
@@ -193,7 +193,7 @@ def price(tables: Tables) -> Figure:
         errors = ([[below[name]], [above[name]]] for name in ("std", "average"))
         axis.errorbar(middle["average"], middle["std"], *errors, ls="", **look)
 
-    across, up = "average accuracy, points against Normal", "std over classes, points against Normal (lower is fairer)"
+    across, up = "average accuracy, points against Normal", "std, points against Normal"
     figure = _against_normal(tables, draw, across, up)
     for axis in figure.axes[: len(tables)]:
         axis.axvline(0, color="#555555", lw=0.8, zorder=1)
@@ -218,27 +218,34 @@ def profile(classes: Mapping[str, pd.DataFrame]) -> Figure:
 
     classes: columns method and test_accuracy, a row for each class and run. A curve further right is better.
     """
-    rows = -(-len(classes) // 2)
-    figure, axes = plt.subplots(rows, 2, figsize=(WIDTH, 0.7 + 2.1 * rows), sharey=True, squeeze=False)
-    for axis, (title, frame) in zip(axes.flat, classes.items(), strict=False):
+    figure, axes = _panels(list(classes), sharey=True)
+    for axis, frame in zip(axes.flat, classes.values(), strict=False):
         for method, own in frame.groupby("method", sort=False):
             axis.ecdf(own["test_accuracy"], color=COLOURS[method], label=label(method), lw=1.3)
-        axis.set(title=fill(title, TITLE_CHARACTERS))
         axis.xaxis.set_major_formatter(PERCENT)
         axis.yaxis.set_major_formatter(PERCENT)
-    for axis in axes.flat[len(classes) :]:
-        axis.set_axis_off()
     method_legend(figure, [method for frame in classes.values() for method in frame["method"]])
     figure.supxlabel("test accuracy of a class", fontsize=9)
     figure.supylabel("share of classes below it", fontsize=9)
     return figure
 
 
+def _panels(titles: Sequence[str], **options: Any) -> tuple[Figure, np.ndarray]:
+    """Panels in rows of two, three in one row; a title "regime: images" takes two lines."""
+    columns = 3 if len(titles) == 3 else 2
+    rows = -(-len(titles) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 0.9 + 2.2 * rows), squeeze=False, **options)
+    for axis, title in zip(axes.flat, titles, strict=False):
+        axis.set_title(title.replace(": ", "\n"))
+    for axis in axes.flat[len(titles) :]:
+        axis.set_axis_off()
+    return figure, axes
+
+
 def _against_normal(tables: Tables, draw, across: str, up: str) -> Figure:
     """A panel for each kind of images. A method may be followed by a setting ("clam, τ = 0.1"): hollow marks."""
-    rows = -(-len(tables) // 2)
-    figure, axes = plt.subplots(rows, 2, figsize=(WIDTH, 0.7 + 2.2 * rows), squeeze=False)
-    for axis, (title, methods) in zip(axes.flat, tables.items(), strict=False):
+    figure, axes = _panels(list(tables))
+    for axis, methods in zip(axes.flat, tables.values(), strict=False):
         axis.axhline(0, color="#555555", lw=0.8)
         for name, table in methods.items():
             method, _, setting = name.partition(", ")
@@ -246,9 +253,6 @@ def _against_normal(tables: Tables, draw, across: str, up: str) -> Figure:
             look |= {"label": f"{label(method)}, {setting}", "mfc": "white"} if setting else {"label": label(method)}
             middle, low, high = (100 * table[column] for column in ("mean_difference", "ci_low", "ci_high"))
             draw(axis, middle, middle - low, high - middle, look)
-        axis.set_title(fill(title, TITLE_CHARACTERS))
-    for axis in axes.flat[len(tables) :]:
-        axis.set_axis_off()
     drawn = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=5)
     figure.supxlabel(across, fontsize=9)
@@ -258,14 +262,19 @@ def _against_normal(tables: Tables, draw, across: str, up: str) -> Figure:
 
 @styled
 def weights_and_accuracies(runs: Sequence[Run]) -> Figure:
-    """The paper's comparison with APStar: weights and test accuracies of all classes over the epochs, side by side."""
+    """The paper's comparison with APStar: weights and test accuracies of all classes over the epochs, side by side.
+
+    The classes with the largest weights, over all runs and epochs, are drawn in full, the others thin.
+    """
+    heavy = set(pd.concat([run.wide("weight") for run in runs]).mean().nlargest(HEAVY).index)
     figure, axes = plt.subplots(2, len(runs), figsize=(WIDTH, 4.4), sharex=True, sharey="row", squeeze=False)
     for (above, below), run in zip(axes.T, runs, strict=True):
         few = len(run.class_names) <= 10
         colours = class_colours(run.class_names) if few else dict.fromkeys(run.class_names, "#999999")
         for axis, column in ((above, "weight"), (below, "test_accuracy")):
             for name, line in run.wide(column).items():
-                axis.plot(line, color=colours[name], lw=1.2 if few else 0.5, alpha=1 if few else 0.6)
+                look = {"lw": 1.4} if name in heavy else {"lw": 0.6, "alpha": 0.4} if few else {"lw": 0.5, "alpha": 0.6}
+                axis.plot(line, color=colours[name], **look)
         above.set_title(label(run.config.method))
         below.set_xlabel("epoch")
         below.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -273,7 +282,8 @@ def weights_and_accuracies(runs: Sequence[Run]) -> Figure:
     axes[0, 0].set_ylabel("class weight (mean 1)")
     axes[1, 0].set_ylabel("test accuracy")
     if few:
-        figure.legend(axes[0, 0].lines, runs[0].class_names, loc="outside lower center", ncols=5)
+        key = [Line2D([], [], color=colours[name], lw=1.4, label=name) for name in runs[0].class_names]
+        figure.legend(handles=key, loc="outside lower center", ncols=5)
     return figure
 
 
@@ -281,7 +291,7 @@ def weights_and_accuracies(runs: Sequence[Run]) -> Figure:
 def weight_moves(moves: pd.DataFrame) -> Figure:
     """How far the class weights move from one epoch to the next, a panel for each value of `panel`.
 
-    moves: columns panel, method, epoch and move (the part of all weight that changes class, as `metrics.late_move`).
+    moves: columns panel, method, epoch and move (the part of all weight that changes class, as `late_move`).
     """
     panels = moves["panel"].unique()
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.8), sharey=True, squeeze=False)

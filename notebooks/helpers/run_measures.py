@@ -1,5 +1,6 @@
 """Numbers that one notebook alone takes from runs, datasets and the paper.
 
+05  by_strength, order_agreement
 20  paper_table (what the paper prints, beside our own)
 21  spread_by_epoch, against_normal (also 23: differences to Normal, epoch by epoch or rank by rank)
 22  weight_orders, settling_epoch (when the order of the class weights is found)
@@ -17,15 +18,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from clamkit.checks import fraction
 from clamkit.engine.store import Run
 from clamkit.errors import ClamkitError
 from clamkit.lab import paper, tables
 from clamkit.methods.specs import METHODS
-from clamkit.metrics import compare_groups, fairness_over_epochs, late_move, order_agreement, tail_size
-from clamkit.metrics.history import TIE_TOLERANCE, epochs_by_classes, levels
+from clamkit.metrics import LEVEL, compare_groups, fairness_over_epochs, holm, seed_interval, seed_test, tail_size
+from clamkit.metrics.accuracy import epochs_by_classes
 
 SETTING = ["method", "strength", "seed"]
 SHOTS = (20, 100)  # a class has few training images below the first, many above the second
+TIE_TOLERANCE = 1e-9  # weights (mean 1) and accuracies nearer than this are equal: rounding errors make no order
 
 
 def settings(runs: Sequence[Run]) -> pd.DataFrame:
@@ -107,7 +110,7 @@ def steadiness(runs: Sequence[Run], normal: Sequence[Run] = ()) -> pd.DataFrame:
 
     normal   runs of Normal, which say what is hard; without any, `hard` is nan
 
-    weights  `metrics.late_move`: the part of all weight that changes class from one epoch to the next
+    weights  `late_move`: the part of all weight that changes class from one epoch to the next
     tests    mean change of a class's test accuracy from one epoch to the next
     hard     share of all weight on the tenth of the classes with the lowest training accuracies under Normal, at the
              same strength and on average over seeds
@@ -140,7 +143,7 @@ def simulate(method: str, classes: int, seed: int, epochs: int = 60) -> pd.DataF
         logit = ease + 0.5 * np.log(w) - 3 * np.exp(-epoch / 10) + rng.normal(0, 0.15, classes)
         weighter.step(accuracy=1 / (1 + np.exp(-logit)), loss=np.log1p(np.exp(-logit)))
         new = weighter.weights.numpy()
-        move = np.abs(new - w).sum() / 2 / classes  # total variation, as `metrics.late_move`
+        move = np.abs(new - w).sum() / 2 / classes  # total variation, as `late_move`
         rows.append({"epoch": epoch, "move": move, "hard": new[:tail].sum() / classes, "top": new.max()})
     return pd.DataFrame(rows).assign(method=method, panel=f"{classes:,} classes", classes=classes, seed=seed)
 
@@ -183,5 +186,69 @@ def paper_table(dataset: str) -> pd.DataFrame:
     rows = rows[(rows["dataset"] == dataset) & rows["table"].isin(["fairness_crop", "average_crop", "worst_crop"])]
     table = rows.assign(metric=rows["metric"].replace(names)).pivot(index="method", columns="metric", values="value")
     order = [method for method in METHODS if method in table.index]
-    found = {heading: table[metric] for metric, (heading, _) in tables.METRICS.items() if metric in table}
+    found = {heading: table[metric] for metric, heading in tables.HEADINGS.items() if metric in table}
     return pd.DataFrame(found).loc[order].rename(index={name: METHODS[name].label for name in order})
+
+
+def order_agreement(weights: ArrayLike, accuracies: ArrayLike) -> float:
+    """Spearman rank correlation of class weights and class accuracies, from −1 to 1.
+
+    −1: the order is reversed, the worst class has the largest weight, as the paper says of converged runs (§5.2).
+    Values nearer than TIE_TOLERANCE share their mean rank; nan where all weights or all accuracies are equal.
+    """
+    weights, accuracies = np.asarray(weights, dtype=np.float64), np.asarray(accuracies, dtype=np.float64)
+    if weights.shape != accuracies.shape or weights.ndim != 1 or weights.size < 2:
+        raise ClamkitError(
+            f"weights {weights.shape} and accuracies {accuracies.shape} must be two vectors over the same classes, "
+            "at least two."
+        )
+    if not (np.isfinite(weights).all() and np.isfinite(accuracies).all()):
+        raise ClamkitError("weights or accuracies are not all finite: leave classes without samples out.")
+    a, b = (pd.Series(levels(values, TIE_TOLERANCE)).rank().to_numpy() for values in (weights, accuracies))
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return np.nan
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def late_move(history: pd.DataFrame, share: float = 0.25) -> float:
+    """How far the weights still move at the end of a run, from 0 (at rest) to 1: an absolute measure.
+
+    The total variation ½ Σ|w' − w| between the weights of one epoch and the next, as distributions: the part of all
+    weight that changes class. Its mean over the last quarter (`share`) of the moves, at least one; nan for one epoch.
+    """
+    wide = epochs_by_classes(history, "weight").to_numpy(dtype=np.float64)
+    w = wide / wide.sum(axis=1, keepdims=True)
+    moves = np.abs(np.diff(w, axis=0)).sum(axis=1) / 2
+    last = max(1, round(fraction(share, "share") * len(moves)))
+    return float(moves[-last:].mean()) if len(moves) else np.nan
+
+
+def levels(values: np.ndarray, tolerance: float) -> np.ndarray:
+    """Rank of each value, from 0, without gaps; neighbours at most `tolerance` apart share one."""
+    order = np.argsort(values, kind="stable")
+    ranks = np.zeros_like(order)
+    ranks[order[1:]] = np.cumsum(np.diff(values[order]) > tolerance)
+    return ranks
+
+
+def by_strength(differences: pd.Series, confidence: float = 1 - LEVEL, shuffles: int = 9_999) -> pd.DataFrame:
+    """Does an effect depend on the strength of the augmentation? One row for each: mean, ci_low, ci_high, p_holm.
+
+    differences  of paired runs, with the levels `strength` and `seed`; only strengths that all seeds have are taken
+
+    `attrs["p"]` is that of a permutation test that the strength does not matter (the values of a seed change places);
+    `attrs["changes_sign"]` says whether some strength has an effect above 0 and another one below it, after Holm.
+    """
+    wide = differences.unstack("strength").dropna(axis=1)
+    if wide.empty:
+        raise ClamkitError("there is no strength of the augmentation that all seeds have run with.")
+    table = pd.DataFrame({"n": len(wide), "mean": wide.mean()})
+    table["ci_low"], table["ci_high"] = seed_interval(wide, confidence)
+    table["p_holm"] = holm(seed_test(wide)[0])
+    rng, values = np.random.default_rng(0), wide.to_numpy()
+    spread = values.mean(axis=0).var() - 1e-15  # rounding may not turn an equal spread into a smaller one
+    wider = sum(rng.permuted(values, axis=1).mean(axis=0).var() >= spread for _ in range(shuffles))
+    table.attrs["p"] = (1 + wider) / (1 + shuffles)
+    sure = np.sign(table.loc[table["p_holm"] <= 1 - confidence, "mean"])
+    table.attrs["changes_sign"] = bool((sure > 0).any() and (sure < 0).any())
+    return table

@@ -5,6 +5,7 @@ What cannot be shown (a damaged run, no predictions, too many classes) leaves a 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,31 +15,43 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from PIL import Image
 from torch import Tensor
 
 from clamkit.data.dataset import Dataset
 from clamkit.data.datasets import DATASETS
-from clamkit.data.readers import Files
+from clamkit.data.readers import NO_IMAGE, Files
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import load_config_data
 from clamkit.engine.store import COLUMNS, Run
 from clamkit.errors import ClamkitError, unknown
 from clamkit.metrics import fairness
 from clamkit.plots import style
+from helpers.class_names import readable
 
 SIZE, DPI = (11, 6.7), 100  # inches, pixels per inch: fits a screen of 1280 pixels
-FIXED = {"figure.constrained_layout.use": False}  # laying out anew would double the time of a redraw
-LINES = ("-", "--", ":", "-.")  # of the methods, where colours are classes
+FIXED = {"figure.constrained_layout.use": False, "axes.titley": 1.0}  # a search for room would double a redraw's time
+LINES, SIGNS = ("-", "--", ":", "-."), ("o", "s", "^", "D")  # of the methods: colours are classes, in every panel
+GREY = "#b5b5b5"  # classes that are not chosen and have no colour of their own
 MOST_CLASSES = 10  # that can be told apart as lines
 USUAL, WORST, CONFUSED, TAKEN_FOR, EXAMPLES = 3, 10, 5, 6, 6  # classes chosen at first; rows and columns below
+PARTS = ("weights", "accuracies", "gaps", "worst", "confusions", "examples")  # panels, row by row
+COLUMN_EDGES, ROW_EDGES = (0.0, 0.345, 0.672, 1.0), (0.0, 0.48, 0.925, 1.0)  # shares of the picture; the legend on top
+UPPER = (0.555, 0.89)  # where the axes of the upper row begin and end
+LABEL = -0.12  # how far below them "epoch" stands, in their heights
+DATA = {"dataset", "data_dir", "image_size", "skip_bad_images", "per_class", "holdout"}  # what the images depend on
+MOST_DRAWN = 300  # parts of pictures that are kept
+_drawn: dict[tuple, tuple[np.ndarray, dict[int, int]]] = {}  # pixels of a part, and the column of each epoch in them
 
 
 class View:
     """What is looked at: runs by name, of one setting; classes by name; an epoch; whose confusions.
 
-    classes   default the three worst of Normal, else of the first run
+    classes   default the three worst of Normal, else of the first run; and who loses most against Normal
     epoch     default the last
     confused  default the first run that is not Normal
     """
@@ -64,27 +77,36 @@ class View:
         self.first = self.baseline or next(iter(runs.values()))
         self.epochs = int(max(run.history["epoch"].max() for run in runs.values()))
         self.epoch = min(epoch or self.epochs, self.epochs)
-        self.classes = tuple(self.worst(USUAL) if classes is None else classes)
+        self.classes = tuple(self.usual() if classes is None else classes)
         for name in self.classes:
             if name not in self.class_names:
                 raise unknown("class", name, self.class_names)
+        self.colours = style.class_colours(self.class_names, self.classes)
         weighted = [name for name, run in runs.items() if run is not self.baseline]
         self.confused = confused if confused and confused in runs else (weighted or list(runs))[0]
 
     def accuracy(self, run: Run) -> pd.Series:
         """Test accuracy of the classes at the epoch, or at a shorter run's last."""
-        frame = run.wide("test_accuracy")
+        frame = _wide(run, "test_accuracy")
         return frame.loc[min(self.epoch, frame.index[-1])]
 
     def worst(self, count: int) -> list[str]:
         """The worst classes of the baseline (else of the first run) at the epoch, worst first."""
         return list(self.accuracy(self.first).nsmallest(count).index)
 
+    def usual(self) -> list[str]:
+        """The worst classes, and the one that loses most against Normal under any run."""
+        chosen = self.worst(USUAL)
+        if self.baseline and len(self.runs) > 1:
+            losses = pd.DataFrame([self.accuracy(run) - self.accuracy(self.baseline) for run in self.runs.values()])
+            chosen.append(str(losses.min().idxmin()))
+        return list(dict.fromkeys(chosen))
+
     def table(self) -> pd.DataFrame:
         """The lines of the upper panels: a row for each method, epoch and class."""
         parts = {}
         for name, run in self.runs.items():
-            frames = {column: run.wide(column) for column in COLUMNS}
+            frames = {column: _wide(run, column) for column in COLUMNS}
             if self.baseline:
                 frames["gap_to_normal"] = _gap(run, self.baseline)
             stacked = {column: frame[list(self.classes)].stack() for column, frame in frames.items()}
@@ -96,30 +118,89 @@ class View:
         return pd.DataFrame({name: fairness(self.accuracy(run).dropna()) for name, run in self.runs.items()}).T
 
     def png(self, dpi: int = DPI) -> bytes:
-        return style.png(self.figure(), dpi, crop=False)
+        """The picture. At the screen's resolution parts that were drawn before are not drawn again."""
+        if dpi != DPI:
+            return style.png(self.figure(), dpi, crop=False)
+        keys = self._keys()
+        if len(_drawn) > MOST_DRAWN:
+            _drawn.clear()
+        missing = [part for part, key in keys.items() if key not in _drawn]
+        if missing:
+            self._draw(keys, missing)
+        sheet = np.full((round(DPI * SIZE[1]), round(DPI * SIZE[0]), 3), 255, np.uint8)
+        for part, key in keys.items():
+            top, bottom, left, right = _pixels_of(part)
+            pixels, columns = _drawn[key]
+            sheet[top:bottom, left:right] = pixels
+            if self.epoch in columns:  # its line is painted, so that moving through the epochs draws no curve again
+                column, (low, high) = columns[self.epoch], UPPER
+                line = sheet[round((1 - high) * len(sheet)) : round((1 - low) * len(sheet)), column]
+                line[:] = np.minimum(line, 0x99)
+        buffer = io.BytesIO()
+        Image.fromarray(sheet).save(buffer, "PNG", compress_level=1)
+        return buffer.getvalue()
+
+    def _keys(self) -> dict[str, tuple]:
+        """What each part of the picture depends on."""
+        runs, of = tuple(self.runs.items()), (self.confused, self.runs[self.confused])
+        keys = dict.fromkeys(("weights", "accuracies", "gaps"), (runs, self.classes))
+        coloured = tuple(self.colours.items())
+        keys |= {"legend": (tuple(self.runs), self.classes, coloured), "worst": (runs, coloured, self.epoch)}
+        keys |= dict.fromkeys(("confusions", "examples"), of)
+        return {part: (part, *key) for part, key in keys.items()}
+
+    def _draw(self, keys: dict[str, tuple], parts: Sequence[str]) -> None:
+        """Draw parts in axes that are kept, as making axes and ticks takes longer than drawing."""
+        figure, axes = _kept_axes()
+        with mpl.style.context([style.STYLE, FIXED]):
+            for part, axis in axes.items():
+                axis.set_visible(part in parts)
+                if part in parts:
+                    self._fill(part, axis)
+            for legend in figure.legends[:]:
+                legend.remove()
+            if "legend" in parts:
+                self._legend(figure)
+            figure.canvas.draw()
+        pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]
+        for part in parts:
+            top, bottom, left, right = _pixels_of(part)
+            axis, columns = axes.get(part), {}
+            if part in ("weights", "accuracies", "gaps") and axis.axison:
+                at = axis.transData.transform([(epoch, 0) for epoch in range(1, self.epochs + 1)])[:, 0]
+                columns = {epoch: round(x) for epoch, x in enumerate(at, 1)}
+            _drawn[keys[part]] = pixels[top:bottom, left:right].copy(), columns
 
     def figure(self) -> Figure:
+        """All of it, with the line of the epoch."""
+        figure, axes = _new_axes()
         with mpl.style.context([style.STYLE, FIXED]):
-            figure = Figure(SIZE)
-            axes = figure.subplots(2, 3, gridspec_kw={"wspace": 0.4, "hspace": 0.36}).flatten()
-            figure.subplots_adjust(left=0.1, right=0.985, top=0.89, bottom=0.1)
-            panels = (self._weights, self._accuracies, self._gaps, self._worst, self._confusions, self._examples)
-            for axis, draw in zip(axes, panels, strict=True):
-                try:
-                    draw(axis)
-                except ClamkitError as error:
-                    _say(axis, str(error), 36)
+            for part, axis in axes.items():
+                self._fill(part, axis)
+                if part in ("weights", "accuracies", "gaps") and axis.axison:
+                    axis.axvline(self.epoch, color="#999999", lw=0.8)
             self._legend(figure)
         return figure
+
+    def _fill(self, part: str, axis: Axes) -> None:
+        """Draw a panel, or say why it cannot be drawn."""
+        _empty(axis)
+        try:
+            getattr(self, f"_{part}")(axis)
+        except ClamkitError as error:
+            _say(axis, str(error), 36)
 
     # ------------------------------------------------------------------------------------------- panels
 
     def _legend(self, figure: Figure) -> None:
         if 0 < len(self.classes) <= MOST_CLASSES:
-            colours = style.class_colours(self.class_names, self.classes)
-            lines = zip(self.runs, LINES, strict=False)
+            colours = self.colours
+            looks = zip(self.runs, LINES, SIGNS, strict=False)
             handles = [Line2D([], [], color=colours[name], label=_short(name)) for name in self.classes]
-            handles += [Line2D([], [], color="#333333", ls=ls, label=name) for name, ls in lines]
+            handles += [
+                Line2D([], [], color="#333333", ls=line, marker=sign, ms=4, lw=1.2, label=style.short_name(name))
+                for name, line, sign in looks
+            ]
             figure.legend(handles=handles, loc="upper center", ncols=min(len(handles), 8))
 
     def _lines(self, axis: Axes, frames: dict[str, pd.DataFrame], title: str) -> None:
@@ -128,23 +209,23 @@ class View:
             raise ClamkitError("No class is chosen: choose up to ten in the list (Ctrl and click for several).")
         if len(self.classes) > MOST_CLASSES:
             raise ClamkitError(f"{len(self.classes)} classes are too many lines: choose at most {MOST_CLASSES}.")
-        colours = style.class_colours(self.class_names, self.classes)
         for name, line in zip(self.runs, LINES, strict=False):
             if name in frames:
-                for chosen in self.classes:
-                    axis.plot(frames[name].index, frames[name][chosen], ls=line, color=colours[chosen], lw=1.4)
-        axis.axvline(self.epoch, color="#999999", lw=0.8)
+                values = frames[name][list(self.classes)]
+                curves = [np.column_stack([values.index, curve]) for curve in values.to_numpy().T]
+                look = {"colors": [self.colours[chosen] for chosen in self.classes], "linestyles": line}
+                axis.add_collection(LineCollection(curves, linewidths=1.4, joinstyle="round", **look))
         style.epoch_axis(axis, title)
 
     def _weights(self, axis: Axes) -> None:
-        weighted = {name: run.wide("weight") for name, run in self.runs.items() if run is not self.baseline}
+        weighted = {name: _wide(run, "weight") for name, run in self.runs.items() if run is not self.baseline}
         if not weighted:
             raise ClamkitError("Normal training keeps all weights equal: choose a method with weights.")
         self._lines(axis, weighted, "class weights (mean 1)")
         axis.axhline(1, color="#999999", lw=0.8, ls=":")
 
     def _accuracies(self, axis: Axes) -> None:
-        self._lines(axis, {name: run.wide("test_accuracy") for name, run in self.runs.items()}, "test accuracy")
+        self._lines(axis, {name: _wide(run, "test_accuracy") for name, run in self.runs.items()}, "test accuracy")
         axis.yaxis.set_major_formatter(style.PERCENT)
 
     def _gaps(self, axis: Axes) -> None:
@@ -153,22 +234,21 @@ class View:
                 "The gap to Normal needs a Normal run of the same setting and another method: choose both."
             )
         gaps = {name: _gap(run, self.baseline) for name, run in self.runs.items() if run is not self.baseline}
-        self._lines(axis, gaps, "gap to Normal")
+        self._lines(axis, gaps, "gap to Normal, points")
         axis.axhline(0, color="#555555", lw=0.8)
-        axis.yaxis.set_major_formatter(style.PERCENT)
+        axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}".replace("-", "−"))
 
     def _worst(self, axis: Axes) -> None:
         names = self.worst(WORST)[::-1]
         y = np.arange(len(names))
         table = pd.DataFrame({name: self.accuracy(run)[names] for name, run in self.runs.items()})
         axis.hlines(y, table.min(axis=1), table.max(axis=1), color="#c8c8c8", lw=2, zorder=1)
-        for name, run in self.runs.items():
-            colour, marker = style.COLOURS[run.config.method], style.MARKERS[run.config.method]
-            axis.scatter(table[name], y, s=26, color=colour, marker=marker, label=name, zorder=2)
+        colours = self.colours
+        for name, sign in zip(self.runs, SIGNS, strict=False):
+            axis.scatter(table[name], y, s=26, color=[colours.get(n, GREY) for n in names], marker=sign, zorder=2)
         axis.set_yticks(y, [_short(name) for name in names])
         axis.xaxis.set_major_formatter(style.PERCENT)
         axis.set_title(f"worst classes at epoch {self.epoch}")
-        axis.legend(loc="lower left", handletextpad=0.2)
 
     def confusion_shares(self) -> pd.DataFrame:
         """Share of each true class (rows: the worst first) taken for each class (columns), under the final network."""
@@ -176,22 +256,26 @@ class View:
         found, n = run.predictions, len(self.class_names)
         if not {"label", "prediction"} <= set(found) or not found.isin(range(n)).to_numpy().all() or found.empty:
             raise ClamkitError(f"the predictions of {run.name} are of another layout.")
-        shares = pd.crosstab(found["label"], found["prediction"], normalize="index")
-        right = pd.Series({i: shares.at[i, i] if i in shares.columns else 0.0 for i in shares.index})
-        return shares.loc[right.nsmallest(CONFUSED).index]
+        label, prediction = (found[name].to_numpy(int) for name in ("label", "prediction"))
+        count = np.bincount(label, minlength=n)
+        right = np.bincount(label[label == prediction], minlength=n)
+        present = np.flatnonzero(count)
+        worst = present[np.argsort(right[present] / count[present], kind="stable")[:CONFUSED]]
+        taken = [np.bincount(prediction[label == true], minlength=n) / count[true] for true in worst]
+        return pd.DataFrame(taken, index=worst)[np.unique(prediction)]
 
     def _confusions(self, axis: Axes) -> None:
         shares = self.confusion_shares()
         columns = shares.sum().nlargest(TAKEN_FOR).index.sort_values()
         shown = shares[columns].to_numpy()
-        axis.imshow(shown, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        for (row, column), value in np.ndenumerate(shown):
+        axis.imshow(shown, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+        for (row, column), value in ((place, value) for place, value in np.ndenumerate(shown) if value):
             axis.text(
                 column, row, f"{value:.0%}", ha="center", va="center", color="white" if value > 0.5 else "#222222"
             )
         names = self.class_names
-        axis.set_yticks(range(len(shares)), [_short(names[i]) for i in shares.index])
-        axis.set_xticks(range(len(columns)), [_short(names[i]) for i in columns], rotation=30, ha="right")
+        axis.set_yticks(range(len(shares)), [_short(names[i], 12) for i in shares.index])
+        axis.set_xticks(range(len(columns)), [_short(names[i], 12) for i in columns], rotation=30, ha="right")
         axis.grid(False)
         axis.set_title(f"{self.confused}: worst classes, taken for …")
 
@@ -226,25 +310,72 @@ class View:
         axis.set_title("mistaken most often")
 
 
+def _wide(run: Run, column: str) -> pd.DataFrame:
+    return _laid_out(run)[column]
+
+
+@lru_cache(maxsize=64)
+def _laid_out(run: Run) -> dict[str, pd.DataFrame]:
+    """Every column as epochs × class names, once and not at every move of a slider."""
+    frame = run.history.pivot(index="epoch", columns="class", values=list(COLUMNS))
+    return {column: frame[column].set_axis(run.class_names, axis=1) for column in COLUMNS}
+
+
+def _new_axes() -> tuple[Figure, dict[str, Axes]]:
+    """A figure with empty axes for the panels."""
+    with mpl.style.context([style.STYLE, FIXED]):
+        figure = Figure(SIZE, dpi=DPI)
+        FigureCanvasAgg(figure)
+        grid = figure.add_gridspec(2, 3, left=0.1, right=0.985, bottom=0.1, top=0.89, wspace=0.4, hspace=0.36)
+        axes = {part: figure.add_subplot(grid[i]) for i, part in enumerate(PARTS)}
+        for axis in axes.values():  # a search for the places of labels takes time
+            axis.xaxis.set_label_coords(0.5, LABEL)
+            axis.yaxis.set_label_coords(0, 0.5)
+        return figure, axes
+
+
+_kept_axes = lru_cache(_new_axes)
+
+
+def _empty(axis: Axes) -> None:
+    """As new, but for what every drawing of the panel sets itself: `Axes.clear` would make all ticks anew."""
+    for artist in (*axis.lines, *axis.collections, *axis.images, *axis.texts):
+        artist.remove()
+    axis.set_axis_on()
+    axis.set(title="", xlim=(0, 1), ylim=(0, 1))
+    axis.relim()
+    axis.autoscale()
+
+
+def _pixels_of(part: str) -> tuple[int, int, int, int]:
+    """Where a part lies in the picture: top, bottom, left, right."""
+    width, height = (round(DPI * side) for side in SIZE)
+    place = PARTS.index(part) if part in PARTS else None
+    rows = ROW_EDGES[2:] if place is None else ROW_EDGES[1 - place // 3 : 3 - place // 3]
+    columns = (0.0, 1.0) if place is None else COLUMN_EDGES[place % 3 : place % 3 + 2]
+    top, bottom = (round(height * (1 - edge)) for edge in rows[::-1])
+    return top, bottom, round(width * columns[0]), round(width * columns[1])
+
+
 def _gap(run: Run, baseline: Run) -> pd.DataFrame:
-    return run.wide("test_accuracy") - baseline.wide("test_accuracy")
+    return _wide(run, "test_accuracy") - _wide(baseline, "test_accuracy")
 
 
 def _pixels(images: Tensor | Files, i: int) -> np.ndarray:
     try:
         image = images.read(int(i)) if isinstance(images, Files) else images[int(i)]
-    except OSError as error:
+    except NO_IMAGE as error:
         raise ClamkitError(f"a test image cannot be read: {error}.") from error
     return image.permute(1, 2, 0).numpy()
 
 
 def _short(name: str, width: int = 16) -> str:
-    return name if len(name) <= width else name[: width - 1] + "…"
+    return style.short_name(readable(name), width)
 
 
 def _say(axis: Axes, sentence: str, width: int) -> None:
-    axis.clear()
-    axis.axis("off")
+    _empty(axis)
+    axis.set_axis_off()
     text = fill(shorten(sentence, 400), width)
     axis.text(0.5, 0.5, text, ha="center", va="center", transform=axis.transAxes, color="#555555", style="italic")
 
@@ -260,17 +391,20 @@ def sentence_picture(sentence: str) -> bytes:
 def _check(run: Run) -> None:
     """A history that cannot be laid out as epochs × classes is named, whatever is wrong with it."""
     try:
-        for column in COLUMNS:
-            run.wide(column)
+        _laid_out(run)
     except ClamkitError:
         raise
     except Exception as error:
         raise ClamkitError(f"the history of {run.name} is of another layout ({error}).") from error
 
 
-@lru_cache(maxsize=2)
 def images_of(config: RunConfig) -> Dataset:
     """The dataset of a run, if it is on this machine: looking at a run must not start a download."""
+    return _images(RunConfig(**config.model_dump(include=DATA)))
+
+
+@lru_cache(maxsize=2)
+def _images(config: RunConfig) -> Dataset:
     known = DATASETS.get(config.dataset)
     if known and not known.find(Path(config.data_dir) if config.data_dir else None):
         raise ClamkitError(f"The images of {config.dataset} are not on this machine.")

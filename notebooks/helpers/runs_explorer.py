@@ -2,69 +2,92 @@
 
 from __future__ import annotations
 
-import base64
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
+from functools import lru_cache, partial
 from html import escape
 
 import ipywidgets as widgets
 import pandas as pd
 
 from clamkit import paths
-from clamkit.engine.config import STRENGTHS
-from clamkit.engine.store import Run, RunStore
+from clamkit.engine.config import STRENGTHS, WITHOUT_EFFECT, RunConfig
+from clamkit.engine.store import Run, RunFolder, RunStore
 from clamkit.errors import ClamkitError
 from clamkit.lab import results
 from clamkit.methods.specs import METHODS
 from clamkit.plots.style import label
+from helpers.class_names import readable
+from helpers.downloads import link
 from helpers.run_view import View, sentence_picture
 
 SETTING = ("source", "dataset", "augmentation", "strength", "recipe", "seed")  # what the runs of a view share
+COLUMNS = [*SETTING, "name", "open"]
 
 
 def find_runs(root: str | os.PathLike | None = None) -> tuple[pd.DataFrame, list[str]]:
-    """All runs at hand, a row each (the columns of SETTING, `name` of the method, `run`), and what was left out, why.
+    """All runs at hand, a row each (SETTING, `name` of the method, `open` it), and what was left out, why.
 
-    Those of the runs folder come first, then the committed results.
+    Those of the runs folder come first, then the committed results. No history is read before a run is opened.
     """
-    store = RunStore(root)
-    rows, left_out = [], []
-    sources: dict[str, Iterable[Run]] = {"runs folder": store.runs()}
-    sources |= {f"committed: {grid}": results.committed_runs(grid) for grid in results.grids()}
-    for source, runs in sources.items():
-        try:
-            for run in runs:
-                try:
-                    rows.append(_row(source, run))
-                except ClamkitError as error:
-                    left_out.append(str(error))
-        except ClamkitError as error:
-            left_out.append(str(error))
-    if not any(row["source"] == "runs folder" for row in rows):
+    store, left_out = RunStore(root), []
+    found = store.frame(left_out)
+    tables = []
+    if found.empty:
         left_out.append(
             f"There are no finished runs in {paths.shown(store.root)} (as <dataset>/<method>/<augmentation>/<seed>): "
             "`make demo` trains nine in some minutes."
         )
-    return pd.DataFrame(rows, columns=[*SETTING, "name", "run"]), left_out
+    else:
+        opening = [partial(RunFolder, folder) for folder in found["folder"]]
+        tables.append(_table("runs folder", found, opening, left_out))
+    for grid in results.grids():
+        try:
+            rows = results.rows_of(grid)
+            opening = [partial(_committed, grid, rows, place) for place in range(len(rows))]
+            tables.append(_table(f"committed: {grid}", rows, opening, left_out))
+        except ClamkitError as error:
+            left_out.append(str(error))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS), left_out
 
 
-def _row(source: str, run: Run) -> dict:
+def _committed(grid: str, rows: pd.DataFrame, place: int) -> Run:
+    row = rows.iloc[place].to_dict()
+    return results.CommittedRun(row, results.histories_of(grid, [row["run"]]))
+
+
+@lru_cache(maxsize=64)
+def _opened(opening: Callable[[], Run]) -> Run:
+    """A run once opened, so that what was read of it is not read again."""
+    return opening()
+
+
+def _table(source: str, rows: pd.DataFrame, opening: list[Callable[[], Run]], left_out: list[str]) -> pd.DataFrame:
+    """Where runs belong; those that differ in their seeds alone are looked at once."""
+    fields = [name for name in RunConfig.model_fields if name in rows and name not in {"seed", *WITHOUT_EFFECT}]
+    kinds = rows.groupby(fields, dropna=False, sort=False).ngroup()
+    looks, firsts = {}, ~kinds.duplicated()
+    for kind, row in zip(kinds[firsts], rows[firsts].to_dict("records"), strict=True):
+        try:
+            looks[kind] = _look(results.config_of(row))
+        except ClamkitError as error:
+            left_out.append(str(error))
+    table = pd.DataFrame.from_dict(looks, orient="index").reindex(kinds).reset_index(drop=True)
+    table = table.assign(source=source, seed=rows["seed"].to_numpy(), open=opening)
+    return table[kinds.isin(looks.keys()).to_numpy()].reindex(columns=COLUMNS)
+
+
+def _look(config: RunConfig) -> dict[str, object]:
     """Where a run belongs. Its recipe is what it shares with the runs it may fairly be compared with."""
-    config, own = run.config, METHODS[run.config.method].settings
-    if not isinstance(run.summary, dict) or not run.summary.get("class_names"):
-        raise ClamkitError(f"{run.name} names no classes: it is of another layout.")
-    identity = config.identity()
+    identity, own = config.identity(), METHODS[config.method].settings
     method = ", ".join(f"{key} = {identity[key]}" for key in own if key in identity)
     kept = set(identity) - {"method", "dataset", "augmentation", "seed", *STRENGTHS.values(), *own}
     return {
-        "source": source,
         "dataset": config.dataset,
         "augmentation": config.augmentation,
         "strength": config.strength,
         "recipe": ", ".join(f"{key} = {identity[key]}" for key in sorted(kept)) or "standard",
-        "seed": config.seed,
         "name": f"{label(config.method)} ({method})" if method else label(config.method),
-        "run": run,
     }
 
 
@@ -90,8 +113,8 @@ def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
         rows = table
         for key, box in boxes.items():
             rows = rows[rows[key] == box.value]
-        found = dict(zip(rows["name"], rows["run"], strict=True))
-        return {name: found[name] for name in methods.value}
+        found = dict(zip(rows["name"], rows["open"], strict=True))
+        return {name: _opened(found[name]) for name in methods.value}
 
     def view() -> View:
         return View(chosen(), classes.value, epoch.value, confused.value)
@@ -140,8 +163,9 @@ def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
             fresh = View(chosen())
             kept = [name for name in classes.value if name in fresh.class_names]
             at_end = epoch.value == epoch.max
-            if tuple(classes.options) != fresh.class_names:
-                classes.options = fresh.class_names
+            offered = tuple((readable(name), name) for name in fresh.class_names)
+            if tuple(classes.options) != offered:
+                classes.options = offered
             classes.value = kept or fresh.classes
             epoch.max = fresh.epochs
             epoch.value = fresh.epochs if at_end else min(epoch.value, fresh.epochs)
@@ -156,7 +180,10 @@ def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
         try:
             shown = view()
             links.value = " · ".join(
-                (_link(shown.png(200), "png"), _link(shown.table().to_csv(index=False).encode(), "csv"))
+                (
+                    link(shown.png(200), "clamkit_view.png", "save as PNG"),
+                    link(shown.table().to_csv(index=False).encode(), "clamkit_view.csv", "save as CSV"),
+                )
             )
         except ClamkitError as error:
             links.value = escape(str(error))
@@ -183,10 +210,3 @@ def _as_line(view: View) -> str:
         for name, row in view.numbers().iterrows()
     ]
     return f"epoch {view.epoch}, average / std / worst 10 % of the classes in %: " + " · ".join(parts)
-
-
-def _link(content: bytes, kind: str) -> str:
-    """A link that saves `content` from the browser, wherever the kernel runs."""
-    mime = {"png": "image/png", "csv": "text/csv"}[kind]
-    encoded = base64.b64encode(content).decode()
-    return f'<a download="clamkit_view.{kind}" href="data:{mime};base64,{encoded}">save as {kind.upper()}</a>'

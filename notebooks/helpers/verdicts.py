@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from clamkit.metrics import METRICS, by_seed, compare, decide, overall_verdict, seed_interval
-from clamkit.metrics.statistics import NOT_DECIDED, OPPOSITE, SUPPORTED
+from clamkit.metrics import FEWEST, HIGHER_IS_BETTER, LEVEL, METRICS, by_seed, compare, decide, seed_interval
+from clamkit.metrics.statistics import NO_DIFFERENCE, NOT_DECIDED, OPPOSITE, SUPPORTED
 
 NOTHING = f"{NOT_DECIDED}, as no run has finished that could tell"
 
@@ -30,8 +30,28 @@ def say(*sentences: str) -> None:
         print(textwrap.fill(sentence, 110, break_on_hyphens=False))
 
 
+def overall_verdict(table: pd.DataFrame, level: float = LEVEL) -> str:
+    """The claim that a is better than b in every metric of a `compare` table, in one line."""
+    seeds = int(table["n"].max())
+    if not seeds:
+        return str(table["verdict"].iloc[0])
+    effect = table["mean_difference"]
+    gain = effect.where(table.index.isin(HIGHER_IS_BETTER), -effect)
+    rows = zip(gain > 0, table["p_holm"], table["p_equal"], strict=True)
+    decided = pd.Series([decide(*row, level=level) for row in rows], index=table.index)
+    toward = f"{int((gain > 0).sum())} of {len(table)} metrics point that way over {seeds} seed{'s' * (seeds > 1)}"
+    if (decided == SUPPORTED).all():
+        return f"{SUPPORTED}: {toward}, all significant"
+    if (decided == OPPOSITE).any():
+        return f"{OPPOSITE}: significantly worse in {', '.join(table.index[decided == OPPOSITE])}"
+    if (decided == NOT_DECIDED).any():
+        few = ", too few to tell" if seeds < FEWEST else f", {int((decided == SUPPORTED).sum())} significant"
+        return f"{NOT_DECIDED}: {toward}{few}"
+    return f"{NO_DIFFERENCE} that matters in {', '.join(table.index[decided == NO_DIFFERENCE])}: {toward}"
+
+
 def verdict(claim: str, table: pd.DataFrame, names: Mapping[str, str] = NAMES, digits: int = 1) -> str:
-    """A claim (a is better than b), what `metrics.overall_verdict` says to it, and the effects, in points.
+    """A claim (a is better than b), what `overall_verdict` says to it, and the effects, in points.
 
     table: of `metrics.compare`
     """

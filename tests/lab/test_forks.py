@@ -26,6 +26,7 @@ while not pathlib.Path("go").exists():
 """
 SHOWS = (
     "import os, random, sys\nimport matplotlib.pyplot as plt\nimport numpy as np\nimport pandas as pd\nimport torch",
+    "import clamkit.lab",
     "from tqdm.auto import tqdm",
     "tqdm, plt.get_backend(), __name__, torch.get_num_threads()",
     "sorted(os.environ), os.environ['OF_THE_TEST'], os.getcwd(), sys.path, sys.argv[3:]",

@@ -24,8 +24,8 @@ def test_grid_is_the_product_of_its_axes(tmp_path):
     ("text", "message"),
     [
         ("axes: {metod: [clam]}", "unknown setting 'metod'"),
-        ("axes: {method: []}", "list of at least one value"),
-        ("axes: {method: clam}", "list of at least one value"),
+        ("axes: {method: []}", "it must be a list of values"),
+        ("axes: {method: clam}", "it must be a list of values"),
         ("axes: {epochs: [many]}", "epochs='many'"),
         ("axis: {method: [clam]}\naxes: {seed: [0]}", "unknown key in grid grid 'axis'"),
         ("- 1", "must hold"),

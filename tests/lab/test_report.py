@@ -26,14 +26,23 @@ def test_one_page_with_index_figures_and_nothing_from_elsewhere(tmp_path):
     draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
     evil = "import pandas as pd\npd.DataFrame({'class': ['<script>alert(1)</script>']})"
     where = "import os\nprint('runs in', os.path.basename(os.environ['CLAMKIT_RUNS']))"
-    first = notebook(tmp_path, "20_first", (draw,), (where, "verdict"))
+    said = "print('CLAM is better than\\nNormal: supported (2 of 2). Over 5 seeds it is +1.2 points.')"
+    first = notebook(tmp_path, "20_first", (draw,), (said, "verdict"))
+    shown = "- **KL is better: the opposite**. It is -1.\\n- **It is: not decided** (0 of 2).\\n\\n*Regime*: small."
+    markdown = f"from IPython.display import Markdown\nMarkdown('{shown}')"
     second = notebook(tmp_path, "21_second", (evil,), ("print('<b>bold</b>')", "verdict"))
-    page = report.write([first, second], runs=tmp_path / "mine", folder=tmp_path / "out")
+    third = notebook(tmp_path, "22_third", (where, "verdict"))
+    fourth = notebook(tmp_path, "23_fourth", (markdown, "verdict"))
+    page = report.write([first, second, third, fourth], runs=tmp_path / "mine", folder=tmp_path / "out")
     assert sorted(path.name for path in page.parent.iterdir()) == ["20_first-1.pdf", "20_first-1.png", "report.html"]
     assert (page.parent / "20_first-1.pdf").read_bytes()[:5] == b"%PDF-"
     text = page.read_text(encoding="utf-8")
     index = text[: text.index("A claim")]
     assert "runs in mine" in index
+    assert "<li>CLAM is better than Normal: supported</li>" in index, "the numbers are below"
+    assert "<li>KL is better: the opposite</li>" in index, "as Markdown too"
+    assert "<li>It is: not decided</li>" in index
+    assert index.index("The verdicts") < index.index("runs in mine")
     for heading in ("About-20_first", "About-21_second"):
         assert f'href="#{heading}"' in index
         assert f'id="{heading}"' in text
@@ -55,12 +64,23 @@ def test_a_failing_notebook_does_not_stop_the_others(tmp_path):
     assert "failed: ZeroDivisionError" in text
 
 
+@pytest.mark.slow
+def test_the_page_goes_where_it_is_asked_for_and_begins_with_what_was_found(tmp_path):
+    found, other = notebook(tmp_path, "05_found"), notebook(tmp_path, "20_other")
+    page = report.write([found, other], folder=tmp_path / "out", page=tmp_path / "new" / "x.html")
+    assert page == tmp_path / "new" / "x.html"
+    assert not list((tmp_path / "out").iterdir())
+    text = page.read_text(encoding="utf-8")
+    assert text.index("A claim") < text.index("The verdicts") < text.rindex("A claim")
+
+
 def test_bad_input(tmp_path):
     with pytest.raises(ClamkitError, match="unknown analysis notebook '20_fairness'.*20_fairness_tables"):
         report.analysis_notebooks(["20_fairness"])
     (tmp_path / "file").touch()
-    with pytest.raises(ClamkitError, match="cannot write"):
-        report.write([], folder=tmp_path / "file")
+    for given in ({"folder": tmp_path / "file"}, {"folder": tmp_path, "page": tmp_path / "file" / "page.html"}):
+        with pytest.raises(ClamkitError, match="cannot write .*give another folder"):
+            report.write([], **given)
 
 
 def test_the_analysis_notebooks_need_no_script_for_formulas():
@@ -73,6 +93,8 @@ def test_the_analysis_notebooks_need_no_script_for_formulas():
 def test_the_command(tmp_path):
     """A real analysis notebook on committed results: its page and figures."""
     words = [sys.executable, "-m", "clamkit", "report", "21_fairness_over_training", "--out", str(tmp_path / "out")]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert "report.html, its figures beside it" in said
+    ended = subprocess.run(words, capture_output=True, text=True, check=True)
+    said = ended.stdout
+    assert not ended.stderr, "no warnings"
+    assert said.count(str(tmp_path / "out")) == 2, "the page, and the folder of the figures"
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".html", ".png", ".pdf"}

@@ -133,3 +133,18 @@ def test_the_command_selects_after_the_sweep(small_npz, tmp_path):
         assert str(select(runs)) in result.output
     with pytest.raises(ClamkitError, match="u_min varies within no method"):
         CliRunner().invoke(app, ["sweep", str(grid), "--select", "u-min"], catch_exceptions=False)
+
+
+def test_what_cannot_be_chosen_is_refused_before_anything_is_trained(tmp_path):
+    """The dataset does not exist: a sweep that began would say so."""
+    grid = tmp_path / "taus.yaml"
+    for holdout, words, message in (
+        (5, ["--select", "taw"], "unknown field to choose 'taw'"),
+        (5, ["--select", "tau", "--by", "std"], "unknown objective 'std'"),
+        (5, ["--select", "u-min"], "u_min varies within no method"),
+        (0, ["--select", "tau", "--dry-run"], "has no held-out images"),
+    ):
+        fixed = f"{{dataset: nowhere.npz, holdout: {holdout}, method: clam_kl}}"
+        grid.write_text(f"fixed: {fixed}\naxes: {{tau: [0.1, 1.0]}}\n", encoding="utf-8")
+        with pytest.raises(ClamkitError, match=message):
+            CliRunner().invoke(app, ["sweep", str(grid), *words], catch_exceptions=False)

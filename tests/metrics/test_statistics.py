@@ -148,33 +148,6 @@ def test_false_alarms_are_as_rare_as_said(seeds):
     assert np.mean(p_equal <= 0.05) > 0.99
 
 
-def of_strengths(values: np.ndarray) -> pd.Series:
-    wide = pd.DataFrame(values, columns=pd.Index([0.3, 0.6, 1.0], name="strength"))
-    return wide.rename_axis("seed").stack()
-
-
-def test_does_the_effect_depend_on_the_strength():
-    turning = np.array([[-7.0, 0.1, 4.0], [-6.5, -0.2, 4.4], [-7.2, 0.3, 4.1], [-6.9, 0.0, 3.8]])
-    found = metrics.by_strength(of_strengths(turning))
-    assert found["mean"].tolist() == pytest.approx([-6.9, 0.05, 4.075])
-    assert found.attrs["p"] <= 0.01
-    assert found.attrs["changes_sign"]
-    level = metrics.by_strength(of_strengths(turning * 0 + np.array([[1.0], [1.2], [0.8], [1.1]])))
-    assert level.attrs["p"] == 1
-    assert not level.attrs["changes_sign"]
-    assert not metrics.by_strength(of_strengths(turning + 20)).attrs["changes_sign"], "all above 0"
-    with pytest.raises(ClamkitError, match="no strength of the augmentation that all seeds"):
-        metrics.by_strength(of_strengths(turning).iloc[[0, 4]])
-
-
-def test_shuffling_strengths_is_the_exact_test():
-    values = np.array([[1.0, 2.0, 4.0], [0.5, 3.0, 3.5]])
-    spread = values.mean(axis=0).var()
-    orders = itertools.product(itertools.permutations(values[0]), itertools.permutations(values[1]))
-    exact = np.mean([np.mean(order, axis=0).var() >= spread - 1e-12 for order in orders])
-    assert metrics.by_strength(of_strengths(values)).attrs["p"] == pytest.approx(exact, abs=0.02)
-
-
 @pytest.mark.parametrize(
     ("a", "b", "options", "says"),
     [

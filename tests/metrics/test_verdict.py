@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clamkit import metrics
+from helpers.verdicts import overall_verdict
 
 fixed = settings(derandomize=True, deadline=None, max_examples=15)
 WORDS = ("supported", "the opposite", "no difference", "not decided")
@@ -110,7 +111,7 @@ def test_compare_says_what_the_rule_says(differences):
 def test_the_overall_verdict_says_what_the_rule_says(differences):
     table = metrics.compare_groups(as_runs(differences), "a", "b", ["std", "worst"])
     verdicts, _ = expected(differences, np.array([-1, 1]), 0.01)  # a lower std and a higher worst are better
-    said = metrics.overall_verdict(table)
+    said = overall_verdict(table)
     if verdicts == ["supported", "supported"]:
         assert said.startswith("supported: 2 of 2 metrics point that way")
         assert said.endswith("all significant")
@@ -151,21 +152,21 @@ def a_and_b(gain, seeds, of=("a", "b")) -> pd.DataFrame:
     ],
 )
 def test_overall_verdicts(frame, says):
-    assert metrics.overall_verdict(metrics.compare_groups(frame, "a", "b", ["std", "worst"])) == says
+    assert overall_verdict(metrics.compare_groups(frame, "a", "b", ["std", "worst"])) == says
 
 
 def test_a_mixed_result_is_not_decided():
     frame = a_and_b(0.01, 8)
     frame.loc[(frame["method"] == "a") & (frame["seed"] % 2 == 0), "worst"] = 0.4
     table = metrics.compare_groups(frame, "a", "b", ["std", "worst"])
-    assert metrics.overall_verdict(table) == "not decided: 1 of 2 metrics point that way over 8 seeds, 1 significant"
+    assert overall_verdict(table) == "not decided: 1 of 2 metrics point that way over 8 seeds, 1 significant"
 
 
 def test_a_small_difference_that_swings_is_none():
     frame = a_and_b(0.01, 8)
     frame.loc[frame["method"] == "a", "worst"] = 0.5 + 0.001 * np.tile([1, -1], 4)
     table = metrics.compare_groups(frame, "a", "b", ["std", "worst"])
-    assert metrics.overall_verdict(table).startswith("no difference that matters in worst: ")
+    assert overall_verdict(table).startswith("no difference that matters in worst: ")
 
 
 def test_compare_groups_takes_only_what_both_have():

@@ -1,6 +1,8 @@
 """The analysis notebooks on no runs, on some and on many: they never fail, and say what they cannot know yet."""
 
 import re
+import subprocess
+import sys
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -10,6 +12,7 @@ import pytest
 from clamkit import paths
 from clamkit.lab import report, results
 from clamkit.lab.grids import Grid
+from helpers import found
 from tests.conftest import MemoryRun
 
 NOTEBOOKS = report.analysis_notebooks()
@@ -59,6 +62,7 @@ def state(request, tmp_path_factory):
 def test_analysis_notebook(state, path, capsys, monkeypatch):
     monkeypatch.delenv("CLAMKIT_REAL", raising=False)
     monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
+    monkeypatch.setattr(found, "display", lambda shown: print(shown.data))
     namespace = {"__name__": "__main__"}
     for cell in nbformat.read(path, 4).cells:
         if cell.cell_type == "code":
@@ -87,20 +91,39 @@ ANALYSES = [path for path in NOTEBOOKS if path.stem[:1] == "2"]
 
 @pytest.mark.parametrize("path", ANALYSES, ids=lambda path: path.stem)
 def test_an_analysis_ends_in_a_verdict_sentence(path):
-    """As committed: its last cell prints sentences, at least one with a verdict, a number and the seeds behind it."""
+    """As committed: its last cell shows sentences, at least one with a verdict, a number, its seeds and its regime."""
     cells = [cell for cell in nbformat.read(path, 4).cells if cell.source.strip()]
     assert max(len(cell.source.splitlines()) for cell in cells if cell.cell_type == "code") <= 20
     assert "verdict" in cells[-1].metadata.get("tags", [])
     outputs = cells[-1].outputs
-    assert {output.output_type for output in outputs} == {"stream"}, "no table, no dict, no list"
-    said = " ".join("".join(output.text for output in outputs).split())
+    assert {tuple(output.data) for output in outputs} == {("text/markdown", "text/plain")}, "no table, no dict, no list"
+    said = " ".join(" ".join(output.data["text/markdown"] for output in outputs).split())
     assert said.endswith(".")
     assert not set(said) & set("{}[]")
+    assert "*Regime*: " in said
     assert any(f": {word}" in said for word in ("supported", "the opposite", "no difference", OPEN))
     if path.stem[:2] != "29":  # no run on ImageNet has finished
         assert re.search(r"95 % interval [+−]?\d+\.\d+ to [+−]?\d+\.\d+", said)
         assert re.search(r"[Oo]ver \d seeds", said)
 
 
+@pytest.mark.parametrize("path", [*ANALYSES, paths.notebooks() / "06_class_crops.ipynb"], ids=lambda path: path.stem)
+def test_a_finding_is_computed_and_not_written(path):
+    """Prose that tells results goes stale when runs are added."""
+    prose = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown"]
+    assert not re.search(r"\*\*Found\*\*|\bwe (see|found)\b", "\n".join(prose))
+
+
 def test_there_are_ten_analyses():
     assert [path.stem[:2] for path in ANALYSES] == [str(number) for number in range(20, 30)]
+
+
+@pytest.mark.slow
+def test_papermill_needs_no_option_in_any_folder(tmp_path):
+    """`helpers` is found although papermill's working folder is another one, and nothing is logged as an error."""
+    pytest.importorskip("papermill", reason="papermill executes notebooks")
+    command = [sys.executable, "-m", "papermill", str(ANALYSES[4]), "out.ipynb", "--no-progress-bar"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "error" not in done.stderr.lower(), done.stderr
+    assert "*Regime*" in nbformat.read(tmp_path / "out.ipynb", 4).cells[-1].outputs[-1].data["text/markdown"]

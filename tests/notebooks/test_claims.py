@@ -1,18 +1,12 @@
 """What is called supported: against cases worked by hand."""
 
-from base64 import b64decode
-from functools import partial
 from itertools import product
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 
-from clamkit import RunStore
-from clamkit.lab import results
-from clamkit.lab.grids import Grid
 from helpers import claims
 from helpers.claims import (
     FASHION,
@@ -22,7 +16,6 @@ from helpers.claims import (
     as_markdown,
     by_images,
     growth,
-    in_readme,
     paired,
     table,
 )
@@ -180,39 +173,3 @@ def test_without_any_runs():
     assert set(found["verdict"]) == {"no runs yet"}
     assert "no runs yet" in as_markdown(found[found["kind"] == "paper"])
     assert claims.by_regime(claims.runs_by_regime(lambda grid: [])) == {}
-
-
-def committed(tmp_path, grid: str) -> list:
-    return results.runs_of(grid, Grid.load(grid).configs(), RunStore(tmp_path))
-
-
-@pytest.mark.slow
-def test_the_readme_says_what_the_committed_results_say(tmp_path, root):
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    found = claims.main_findings(partial(committed, tmp_path))
-    assert in_readme(readme, found) == readme, "python notebooks/refresh.py 05_what_we_found"
-    assert readme.count("CLAM brings the classes closer") == 2, "than Normal, and than Normal with biases"
-
-
-def test_writing_the_findings_into_a_readme():
-    rows = [finding(-np.linspace(1, 2, 12)) for _ in range(2)]
-    found = table(rows).assign(claim=["CLAM brings the classes closer", "CLAM with KL brings them closer"])
-    text = in_readme("before\n\n<!-- findings -->\nold\n<!-- -->\nafter <!-- -->\n", found)
-    assert text.startswith(
-        "before\n\n<!-- findings -->\n\n|  | here |\n| --- | --- |\n| CLAM brings the classes closer: *std* "
-    )
-    assert "KL" not in text, "only the headline"
-    assert text.endswith("|\n\n<!-- -->\nafter <!-- -->\n")
-    assert "old" not in text
-    assert in_readme(text, found) == text, "writing twice changes nothing"
-
-
-def test_the_readmes_figures_are_those_of_the_notebook(root):
-    notebook = nbformat.read(root / "notebooks" / "05_what_we_found.ipynb", 4)
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    shown = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    assert readme.count("figures/05_what_we_found-") == 2
-    for number, picture in enumerate(shown, 1):
-        name = f"figures/05_what_we_found-{number}.png"
-        assert (root / name).read_bytes() == b64decode(picture), "python notebooks/refresh.py 05_what_we_found"

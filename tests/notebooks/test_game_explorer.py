@@ -1,17 +1,21 @@
 """The game explorer without a browser: what it computes, what it draws, that every control redraws."""
 
+from dataclasses import replace
+
 import matplotlib as mpl
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.plots.shown import legend, titles
+
 pytest.importorskip("ipywidgets", reason="ipywidgets is not installed: pip install 'clamkit[notebooks]'")
 
 from clamkit.errors import ClamkitError
 from clamkit.theory import game
 from clamkit.theory.sets import LowerBounded
-from helpers.game_explorer import PLAYERS, SEQUENCES, Settings, game_explorer, rates
+from helpers.game_explorer import PLAYERS, PRESETS, SEQUENCES, Settings, game_explorer, rates, side_by_side
 from helpers.theory_figures import CORNERS
 
 from .widgets import controls, pixels
@@ -76,13 +80,55 @@ def test_the_picture_shows_the_game(n, upto):
         assert place.lines[0].get_ydata()[0] == pytest.approx(0.5 / n), "dashes at u_min"
 
 
-def test_regret_stays_on_its_axis():
-    """With eight classes it once fell below."""
-    for chosen in (Settings(tuple(np.linspace(0.1, 0.9, 8))), Settings((0.5, 0.7, 0.9), "random", tau=10)):
-        low, high = chosen.figure().axes[3].get_ylim()
-        regret = chosen.curves()["regret"]
-        assert low <= regret.min()
-        assert regret.iloc[chosen.rounds // 20 :].max() <= high
+CHOSEN = [
+    Settings(tuple(np.linspace(0.1, 0.9, 8))),
+    Settings(tuple(np.linspace(0.1, 0.9, 8)), "drift", tau=0.3),
+    Settings((0.5, 0.7, 0.9), "random", tau=10),
+    *PRESETS.values(),
+]
+
+
+@pytest.mark.parametrize("chosen", CHOSEN, ids=lambda chosen: f"{len(chosen.accuracies)} {chosen.payoffs}")
+def test_regret_stays_on_its_axis_and_legends_off_the_lines(chosen):
+    """With eight classes regret once fell below, and legends lay on the lines."""
+    figure = chosen.figure()
+    low, high = figure.axes[3].get_ylim()
+    regret = chosen.curves()["regret"]
+    assert low <= regret.min() <= regret.max() <= high
+    figure.draw_without_rendering()
+    for axis in figure.axes[1:]:
+        place = axis.get_legend().get_window_extent()
+        (title,) = axis.findobj(lambda artist, axis=axis: artist_text(artist) == axis.get_title("left"))
+        assert place.y0 >= axis.get_window_extent().y1 - 1
+        assert place.y1 <= title.get_window_extent().y0 + 2, "below the title"
+        assert place.x1 <= figure.bbox.x1, "within the picture"
+
+
+def artist_text(artist) -> str:
+    return artist.get_text() if hasattr(artist, "get_text") else ""
+
+
+def test_two_games_side_by_side_are_told_apart():
+    games = {name: Settings(payoffs="trap", tau=0.05, rounds=60, projection=name) for name in ("euclidean", "kl")}
+    figure = side_by_side(games)
+    *places, regret = figure.axes
+    assert titles(figure)[:2] == ["euclidean", "kl"]
+    lines = {line.get_label(): line for line in regret.lines}
+    assert legend(figure) == list(lines)
+    for place, (name, chosen) in zip(places, games.items(), strict=True):
+        line = lines[f"regret, {name}"]
+        np.testing.assert_allclose(line.get_ydata(), chosen.curves()["regret"])
+        np.testing.assert_allclose(place.lines[0].get_xydata(), chosen.play().weights[:-1] @ CORNERS)
+        assert place.lines[0].get_color() == line.get_color(), "a colour is a projection"
+    assert len({line.get_color() for line in lines.values()}) == 3
+
+
+def test_presets_do_what_they_are_called():
+    moves = {name: np.abs(np.diff(chosen.play().weights[-2:], axis=0)).max() for name, chosen in PRESETS.items()}
+    assert moves["convergence"] < 1e-6
+    assert moves["oscillation"] > 0.3
+    trapped, free = PRESETS["trap"].numbers(), replace(PRESETS["trap"], projection="kl").numbers()
+    assert trapped["regret"] > trapped["bound"] > free["regret"]
 
 
 def test_drawing_leaves_the_style_alone():
@@ -120,3 +166,14 @@ def test_every_control_of_the_game_redraws():
     assert controls(explorer)["accuracy 5"].disabled, "a fixed sequence does not look at the sliders"
     found["rounds"].value = 40
     assert (found["up to round"].max, found["Play"].max) == (40, 40)
+
+
+@pytest.mark.slow
+def test_a_preset_sets_everything():
+    """From a game of other size, length and place in time."""
+    found = controls(game_explorer(Settings((0.1,) * 5, "drift", 0.3, 0.2, "clip", 100)))
+    found["up to round"].value = 30
+    for name, chosen in PRESETS.items():
+        found[name].click()
+        assert found["Image"].value == chosen.png(), name
+    assert found["accuracy 1"].disabled

@@ -132,12 +132,12 @@ def test_every_claim_is_checked_by_hand(claims):
 def test_evidence_names_what_decides(claims):
     evidence = claims.set_index("claim")["evidence"]
     assert evidence["CLAM consistently has the lowest range difference"] == (
-        "4 of 5 hold; smallest margin -1.7 (mini_imagenet)"  # TCE −5.2, CLAM −3.5
+        "4 of 5 hold; smallest margin −1.7 (Mini-ImageNet)"  # TCE −5.2, CLAM −3.5
     )
     assert evidence["The best τ for each of these is 0.1 or 0.5"] == (
-        "7 of 8 hold; smallest margin -0.3 (worst cifar100)"  # 56.1 at 0.5, 56.4 at 1
+        "7 of 8 hold; smallest margin −0.3 (worst 10 %, CIFAR-100)"  # 56.1 at 0.5, 56.4 at 1
     )
-    assert "+0.1 (imagenet)" in evidence["CLAM has the best worst-10 % accuracy on all five datasets"]  # 36.7, 36.6
+    assert "+0.1 (ImageNet)" in evidence["CLAM has the best worst-10 % accuracy on all five datasets"]  # 36.7, 36.6
 
 
 def changed(*changes) -> pd.DataFrame:
@@ -257,9 +257,9 @@ def test_figure_of_the_audit():
     assert np.isclose(points, [11.8 / 75.2, 0.157]).all(axis=1).any(), "CIFAR-100 at τ = 0"
     assert (left.get_xlabel(), left.get_ylabel()) == ("std / average", "printed COV")
     bars = dict(zip([text.get_text() for text in right.get_yticklabels()], right.patches, strict=True))
-    assert list(bars) == FIVE
-    assert bars["cifar10"].get_width() == pytest.approx((10.7 + 2.4 * 7 / 8) - (12.6 - 1.0 * 7 / 8))
-    assert bars["cifar100"].get_width() < 0 < bars["mini_imagenet"].get_width()
+    assert list(bars) == [paper_audit.DATASET_NAMES[name] for name in FIVE]
+    assert bars["CIFAR-10"].get_width() == pytest.approx((10.7 + 2.4 * 7 / 8) - (12.6 - 1.0 * 7 / 8))
+    assert bars["CIFAR-100"].get_width() < 0 < bars["Mini-ImageNet"].get_width()
 
 
 def test_figure_of_what_a_range_allows():

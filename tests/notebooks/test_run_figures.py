@@ -10,6 +10,7 @@ from clamkit import plots
 from clamkit.engine.store import as_frame
 from clamkit.lab import paper
 from clamkit.lab.tables import final_classes
+from clamkit.metrics import compare_groups
 from helpers import paper_audit, run_figures
 from helpers.run_measures import against_normal, by_rank, shot_groups, spread_by_epoch
 from tests.plots.shown import legend, lines, titles
@@ -47,14 +48,14 @@ def test_gain_and_price():
     clam, smaller = against_normal(-0.01, -0.05), against_normal(0.0, -0.02)
     tables = {"here": {"clam": clam, "clam, τ = 0.1": smaller}, "there": {"clam": clam}, "nowhere": {}}
     figure = run_figures.price(tables)
-    here, *_, left_over = figure.axes
+    here, _, nothing = figure.axes
     (first, (across, up)), (second, _) = [(bars[0], bars[2]) for bars in here.containers]
     assert first.get_xydata().ravel().tolist() == pytest.approx([-1, -5])
     assert second.get_xydata().ravel().tolist() == pytest.approx([0, -2])
     assert across.get_segments()[0].ravel().tolist() == pytest.approx([-2, -5, 2, -5])
     assert up.get_segments()[0].ravel().tolist() == pytest.approx([-1, -7, -1, -1])
     assert second.get_markerfacecolor() == "white" != first.get_markerfacecolor()
-    assert not left_over.axison
+    assert not nothing.containers
     assert titles(figure)[:3] == ["here", "there", "nowhere"]
     assert legend(figure) == ["CLAM", "CLAM, τ = 0.1"]
 
@@ -137,16 +138,20 @@ def test_who_gains_and_who_pays_by_name(seeds):
 
 def test_over_tau(memory_run):
     steps = (0.0, 0.1, 0.5, 1.0, 2.0, 10.0)
-    made = [memory_run(np.add(LATE, step / 100), method="clam", tau=step) for step in steps]
-    figure = run_figures.over_tau(as_frame(made), paper.results().query("table == 'tau'"))
-    above, below = figure.axes[0], figure.axes[4]
-    assert titles(figure)[:4] == ["average ↑", "std ↓", "decile range ↓", "worst 10 % ↑"]
-    assert above.lines[0].get_ydata() == pytest.approx([np.mean(LATE) + step / 100 for step in steps])
-    printed = paper_audit.by_method("tau", "average").loc["cifar100"] / 100
-    assert lines(below)["paper, cifar100"] == pytest.approx(printed.tolist())
-    assert [text.get_text() for text in below.get_xticklabels()] == ["0", "0.1", "0.5", "1", "2", "10"]
-    assert [axis.get_ylabel() for axis in (above, below)] == ["our runs", "the paper's table"]
-    assert [text.get_text() for text in figure.legends[1].get_texts()] == ["paper, cifar100", "paper, fashion_mnist"]
+    made = [
+        memory_run(np.add(LATE, tau * (1 + s) / 100), method="clam", tau=tau, seed=s) for tau in steps for s in (0, 1)
+    ]
+    metrics = ["average", "std", "decile_range", "worst"]
+    tables = {str(tau): compare_groups(as_frame(made), tau, 0.0, metrics, by="tau") for tau in steps[1:]}
+    figure = run_figures.over_tau({"clam": tables}, paper.results().query("table == 'tau'"))
+    assert titles(figure) == ["average ↑", "std ↓", "decile range ↓", "worst 10 % ↑"]
+    first = figure.axes[0]
+    (bars,) = first.containers
+    assert bars.lines[0].get_ydata() == pytest.approx([1.5 * tau for tau in steps[1:]]), "the mean of two seeds"
+    printed = paper_audit.by_method("tau", "average").loc["cifar100"]
+    assert lines(first)["the paper, CIFAR-100"] == pytest.approx((printed.iloc[1:] - printed.iloc[0]).tolist())
+    assert [text.get_text() for text in first.get_xticklabels()] == ["0.1", "0.5", "1", "2", "10"]
+    assert legend(figure) == ["the paper, CIFAR-100", "the paper, Fashion-MNIST", "ours, CLAM"]
 
 
 def test_weights_and_accuracies_side_by_side(runs, memory_run):

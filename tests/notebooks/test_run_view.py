@@ -10,6 +10,7 @@ from clamkit.engine.store import RunFolder
 from clamkit.errors import ClamkitError
 from clamkit.lab.results import CommittedRun
 from clamkit.metrics import METRICS
+from clamkit.plots import style
 from helpers import run_view
 from helpers.run_view import View, sentence_picture
 
@@ -20,6 +21,10 @@ PANELS = ("weights", "accuracies", "gaps", "worst", "confusions", "examples")
 
 def panels(view: View) -> dict:
     return dict(zip(PANELS, view.figure().axes, strict=True))
+
+
+def curves(axis) -> list[list[float]]:
+    return [list(curve[:, 1]) for lines in axis.collections for curve in lines.get_segments()]
 
 
 def said(axis) -> str:
@@ -45,12 +50,10 @@ def test_the_panels_show_what_the_runs_say(many):
     shown = panels(view)
     for name, of, lines in (("weights", "weight", ["CLAM"]), ("accuracies", "test_accuracy", ["Normal", "CLAM"])):
         axis = shown[name]
-        drawn = [list(line.get_ydata()) for line in axis.lines if len(line.get_xdata()) == 3]
-        assert drawn == [list(runs[run].wide(of)[c]) for run in lines for c in view.classes]
+        assert curves(axis) == [list(runs[run].wide(of)[c]) for run in lines for c in view.classes]
         assert axis.get_xlabel() == "epoch"
-    gaps = [list(line.get_ydata()) for line in shown["gaps"].lines if len(line.get_xdata()) == 3]
     difference = runs["CLAM"].wide("test_accuracy") - runs["Normal"].wide("test_accuracy")
-    np.testing.assert_allclose(gaps, difference[list(view.classes)].T)
+    np.testing.assert_allclose(curves(shown["gaps"]), difference[list(view.classes)].T)
     accuracy = runs["Normal"].wide("test_accuracy").loc[2]
     names = [tick.get_text() for tick in shown["worst"].get_yticklabels()]
     assert names[::-1] == list(accuracy.nsmallest(10).index)
@@ -65,9 +68,68 @@ def test_a_class_keeps_its_colour(many):
     runs = {"CLAM": many(5, "clam")}
     colours = set()
     for classes in (("class 2",), ("class 0", "class 2"), ("class 2", "class 4")):
-        lines = panels(View(runs, classes))["weights"].lines
-        colours.add(lines[classes.index("class 2")].get_color())
+        (lines,) = panels(View(runs, classes))["weights"].collections
+        colours.add(tuple(lines.get_colors()[classes.index("class 2")]))
     assert len(colours) == 1
+
+
+def test_colours_are_classes_in_every_panel(many):
+    """Methods are dashes and signs: no colour of a method, and none that two classes share."""
+    runs = {"Normal": many(5, "normal"), "CLAM": many(5, "clam")}
+    view = View(runs, classes=("class 1", "class 4"))
+    colours = style.class_colours(view.class_names, view.classes)
+    worst = panels(view)["worst"]
+    names = [tick.get_text() for tick in worst.get_yticklabels()]
+    points = [collection for collection in worst.collections if len(collection.get_offsets()) == len(names) == 5]
+    signs = [collection for collection in points if collection.get_sizes().size]
+    for drawn in signs[-2:]:
+        assert [mpl.colors.to_hex(c) for c in drawn.get_facecolors()] == [colours[name] for name in names]
+    assert not worst.get_legend(), "it would cover points"
+
+
+def test_only_what_changed_is_drawn_again(many, monkeypatch):
+    """And the picture is the one that is drawn anew."""
+    runs = {"Normal": many(12, "normal"), "CLAM": many(12, "clam")}
+    drawn = []
+    draw = View._draw
+    monkeypatch.setattr(View, "_draw", lambda self, keys, parts: drawn.append(set(parts)) or draw(self, keys, parts))
+    chosen = {"classes": ("class 3", "class 7")}
+    first = View(runs, **chosen, epoch=3).png()
+    moved = View(runs, **chosen, epoch=1).png()
+    assert drawn == [{"legend", *PANELS}, {"worst"}]
+    assert moved != first
+    assert View(runs, **chosen, epoch=3).png() == first
+    View(runs, ("class 3", "class 8"), epoch=3).png()
+    assert drawn[2:] == [{"legend", "weights", "accuracies", "gaps", "worst"}]
+    run_view._drawn.clear()
+    assert View(runs, **chosen, epoch=1).png() == moved, "what is kept is what would be drawn"
+    whole = pixels(style.png(View(runs, **chosen, epoch=1).figure(), run_view.DPI, crop=False))
+    assert (np.abs(whole - pixels(moved)).max(axis=2) > 60).mean() < 0.002, "but for how the epoch's line is drawn"
+
+
+def test_kept_axes_draw_what_new_ones_do(many):
+    """Whatever was in them before: other limits, other classes, a sentence."""
+    few, lots = many(3, "clam", epochs=2), many(12, "clam", epochs=30)
+    pair = {"Normal": many(12, "normal"), "CLAM": many(12, "clam")}
+    views = [View({"CLAM": few}), View(pair), View(pair, ()), View({"CLAM": lots}, epoch=7), View(pair, epoch=1)]
+    pictures = []
+    for view in [*views, *views[::-1]]:
+        run_view._drawn.clear()
+        pictures.append(view.png())
+    assert pictures[: len(views)] == pictures[len(views) :][::-1]
+    for view, picture in zip(views, pictures, strict=False):
+        run_view._drawn.clear()
+        run_view._kept_axes.cache_clear()
+        assert view.png() == picture
+
+
+def test_classes_of_imagenet_have_names(many, monkeypatch):
+    run = many(3, "clam")
+    run.summary["class_names"][:] = ["n01440764", "n01443537", "$x$"]
+    view = View({"CLAM": run})
+    labels = {tick.get_text() for tick in panels(view)["worst"].get_yticklabels()}
+    assert labels == {"tench", "goldfish", r"\$x\$"}
+    view.png()
 
 
 def test_confusions_are_shares_of_the_true_class(many, monkeypatch):
@@ -100,7 +162,9 @@ def test_many_classes_show_the_worst(many, classes):
     runs = {"Normal": many(classes, "normal"), "CLAM": many(classes, "clam")}
     view = View(runs)
     accuracy = runs["Normal"].wide("test_accuracy").loc[3]
-    assert list(view.classes) == accuracy.sort_values().index[:3].tolist()
+    *worst, loser = view.classes
+    assert worst == accuracy.sort_values().index[:3].tolist()
+    assert loser == (runs["CLAM"].wide("test_accuracy").loc[3] - accuracy).idxmin(), "who pays is always drawn"
     assert pixels(view.png()).shape == (670, 1100, 3)
     all_chosen = panels(View(runs, classes=view.class_names))
     for name in ("weights", "accuracies", "gaps"):
@@ -136,7 +200,7 @@ def test_images_of_other_data_are_not_shown(runs, small_npz):
     assert said(before) == "" or "No test image is mistaken" in said(before)
     content = dict(np.load(small_npz))
     np.savez(small_npz, **content | {"x_test": 255 - content["x_test"]})
-    run_view.images_of.cache_clear()
+    run_view._images.cache_clear()
     assert "holds other images now" in said(panels(view)["examples"])
 
 

@@ -21,8 +21,9 @@ def played():
 
 def test_flow_is_one_step_from_everywhere():
     v = np.array([0.2, 0.9, 0.5])
-    figure = theory_figures.flow(S, lambda w: v, 0.4, ("euclidean", "kl"), grid=12)
-    assert titles(figure) == ["euclidean projection, τ = 0.4", "kl projection, τ = 0.4"]
+    figure = theory_figures.flow(S, lambda w: v, 0.4, ("euclidean", "kl"), mark=np.array([0.5, 0.25, 0.25]), grid=12)
+    assert legend(figure) == ["one step, 3 times enlarged", "a game, Euclidean", "a game, KL", "equilibrium"]
+    assert titles(figure) == ["Euclidean projection, τ = 0.4", "KL projection, τ = 0.4"]
     for axis, projection in zip(figure.axes, ("euclidean", "kl"), strict=True):
         arrows = axis.collections[0]
         start = arrows.XY.tolist().index(pytest.approx(CORNERS.mean(axis=0).tolist()))
@@ -30,17 +31,21 @@ def test_flow_is_one_step_from_everywhere():
         step = (S.project(x, projection) - 1 / 3) @ CORNERS
         assert [arrows.U[start], arrows.V[start]] == pytest.approx(step.tolist())
         assert len(arrows.U) == 28, "of the 91 points of the grid those inside: a triangle of half the side"
-        (path,) = axis.lines
+        path, star = axis.lines
+        assert star.get_xydata()[0] == pytest.approx(np.array([0.5, 0.25, 0.25]) @ CORNERS)
         assert path.get_xydata()[0] == pytest.approx(CORNERS.mean(axis=0))
 
 
 def test_oscillation(played):
-    left, right = theory_figures.oscillation(played, rounds=10).axes
-    for name, one in played.items():
-        assert lines(left)[name] == one.weights[:10, 0].tolist()
-        assert lines(right)[name] == pytest.approx(np.abs(one.weights[1:11] - one.weights[:10]).sum(1).tolist())
-    widths = [line.get_linewidth() for line in left.lines]
-    assert widths[0] > widths[1], "so that lines on each other are seen"
+    figure = theory_figures.oscillation(played, rounds=10)
+    for axis, (name, one) in zip(figure.axes, played.items(), strict=True):
+        (line,) = axis.lines
+        assert line.get_ydata().tolist() == one.weights[:10, 0].tolist(), "a panel of its own: nothing is hidden"
+        moves = np.abs(one.weights[1:] - one.weights[:-1]).sum(1)
+        assert theory_figures.late_moves(one) == pytest.approx(moves.mean()), "of 30 rounds all are late"
+        assert axis.get_title("left") == f"{name}\nlate moves ‖Δw‖₁ = {moves.mean():.2f} a round"
+    still = game.play(np.full((200, 3), 0.5), S, 0.5, "kl")
+    assert theory_figures.late_moves(still) == pytest.approx(0)
 
 
 def test_convergence_says_the_slope():
@@ -61,11 +66,12 @@ def test_regrets_are_the_largest_of_the_suite():
         (n, T, "kl", name, n / T * share) for n in (3, 10) for T in (10, 20) for name, share in (("a", 1), ("b", 0.5))
     ]
     frame = pd.DataFrame(rows, columns=["n", "T", "projection", "sequence", "regret"])
+    frame = pd.concat([frame, frame.assign(projection="clip", regret=frame["regret"] / 2)])
     figure = theory_figures.regrets(frame, {"bound": lambda n, T: n / T**0.5})
-    assert titles(figure) == ["n = 3 classes", "n = 10 classes"]
-    assert lines(figure.axes[0]) == {"kl": [0.3, 0.15], "bound": pytest.approx([3 / 10**0.5, 3 / 20**0.5])}
-    assert lines(figure.axes[1])["kl"] == [1.0, 0.5]
-    assert legend(figure) == ["kl", "bound"]
+    assert titles(figure) == ["KL", "the proof's clip", "", ""]
+    assert lines(figure.axes[0]) == {"largest regret": [0.3, 0.15], "bound": pytest.approx([3 / 10**0.5, 3 / 20**0.5])}
+    assert [lines(axis)["largest regret"] for axis in figure.axes[1:]] == [[0.15, 0.075], [1.0, 0.5], [0.5, 0.25]]
+    assert legend(figure) == ["bound", "largest regret"]
 
 
 def test_welfare():
@@ -86,7 +92,13 @@ def test_last_iterates(played):
 
 
 def test_alpha_over_epochs():
-    figure = theory_figures.alpha_over_epochs({"clam": np.array([0.0, 0.3]), "kl": np.array([0.0, 0.3])}, 0.1)
-    (axis,) = figure.axes
-    assert lines(axis) == {"clam": [0, 0.3], "kl": [0, 0.3], "the paper's assumption for the maximum": [0.1, 0.1]}
-    assert axis.lines[0].get_xdata().tolist() == [1, 2]
+    same = np.array([0.0, 0.3])
+    alphas = {("clam", 0.3): same, ("clam", 1.0): 2 * same, ("clam_kl", 0.3): same, ("clam_kl", 1.0): same}
+    figure = theory_figures.alpha_over_epochs(alphas, 0.1)
+    assert titles(figure) == ["no crop", "crop ≥ 0.3"]
+    assumed = {"the maximum that the paper assumes": [0.1, 0.1]}
+    assert lines(figure.axes[0]) == {"CLAM": [0, 0.6], "CLAM, KL": [0, 0.3]} | assumed
+    assert lines(figure.axes[1]) == {"CLAM": [0, 0.3], "CLAM, KL": [0, 0.3]} | assumed
+    below, above = figure.axes[1].lines[:2]
+    assert below.get_linewidth() > above.get_linewidth(), "so that lines on each other are seen"
+    assert above.get_xdata().tolist() == [1, 2]

@@ -7,7 +7,7 @@ from clamkit import RunConfig, load_data
 from clamkit.data.readers import Files
 from clamkit.engine.loop import load_config_data
 from clamkit.errors import ClamkitError
-from clamkit.lab import large
+from helpers import large
 
 PIXELS = 4  # mean difference that JPEG at this quality may make, of 255
 

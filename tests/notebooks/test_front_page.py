@@ -1,0 +1,127 @@
+"""The numbers of README.md and docs/findings.md are those of the committed results."""
+
+import re
+from base64 import b64decode
+from statistics import fmean
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+
+from clamkit import RunStore
+from clamkit.lab import results
+from clamkit.lab.grids import Grid
+from helpers import claims, front_page
+from helpers.front_page import BLOCK, PAGES, written
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory) -> dict[str, str]:
+    store = RunStore(tmp_path_factory.mktemp("runs"))
+    return front_page.blocks_of(lambda grid: results.runs_of(grid, Grid.load(grid).configs(), store))
+
+
+@pytest.mark.slow
+def test_the_pages_say_what_the_committed_results_say(root, blocks):
+    used = set()
+    for page in PAGES:
+        text = (root / page).read_text(encoding="utf-8")
+        used |= {name for _, name, _ in BLOCK.findall(text)}
+        assert written(text, blocks) == text, "python notebooks/refresh.py 05_what_we_found"
+    assert used == set(blocks), "every block stands on a page"
+
+
+@pytest.mark.slow
+def test_numbers_of_the_five_rows_from_the_files_alone(root, blocks):
+    """The first effect of the first row, and what the best tenth of CIFAR-100 pays, by other code."""
+    rows = pd.read_csv(root / "data" / "results" / "small_embedded.csv")
+    rows = rows[(rows["tau"] == 1) & rows["accuracy_from"].isna() & (rows["acts_on"] == "loss")]
+    std = rows.pivot_table("std", ["seed", "crop_lower_bound"], "method")
+    effect = 100 * fmean((std["clam"] - std["normal"]).groupby("seed").mean())
+    said = blocks["five"].replace("−", "-").splitlines()
+    assert float(re.search(r"std ([+-][\d.]+)", said[2])[1]) == pytest.approx(effect, abs=0.051)
+    rows = pd.read_csv(root / "data" / "results" / "mini_cifar100.csv")
+    best = rows.pivot_table("best", ["seed", "crop_lower_bound"], "method")  # the mean of the best tenth
+    effect = 100 * fmean((best["clam"] - best["normal"]).groupby("seed").mean())
+    assert float(re.search(r"the best ([+-][\d.]+)", said[-1])[1]) == pytest.approx(effect, abs=0.051)
+
+
+def test_writing_blocks():
+    text = "a\n\n<!-- one -->\n\nold\n\n<!-- -->\n\nb\n\n<!-- two -->\n\nolder\n\n<!-- -->\n"
+    made = written(text, {"one": "1", "two": "2", "three": "3"})
+    assert made == "a\n\n<!-- one -->\n\n1\n\n<!-- -->\n\nb\n\n<!-- two -->\n\n2\n\n<!-- -->\n"
+    assert written(made, {"one": "1", "two": "2"}) == made, "writing twice changes nothing"
+    with pytest.raises(ValueError, match="no block is called 'two': there are one"):
+        written(text, {"one": "1"})
+
+
+def found(n: int, effect: float = -2.0) -> pd.DataFrame:
+    where = "small networks: Fashion-MNIST (part)"
+    values = pd.Series(effect + np.linspace(-0.1, 0.1, n) if n > 1 else [effect])
+    return claims.table([claims.Finding(where, "CLAM brings the classes closer than Normal", where, "std", values, -1)])
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(1, "Too few seeds"), (2, "Too few seeds"), (5, "Enough to decide")])
+def test_how_far_the_evidence_goes(seeds, said):
+    frames = {"small networks: Fashion-MNIST (part)": pd.DataFrame({"method": ["normal", "clam", claims.CONTROL]})}
+    text = front_page.how_far(frames, found(seeds))
+    assert text.startswith("*Too few" if seeds < 3 else "*No runs yet*"), "the weak points come first"
+    assert f"*{said}" in text
+    assert f"2 runs, {seeds} seed{'s' * (seeds > 1)} of CLAM beside Normal" in text
+    assert "100 % training accuracy on Fashion-MNIST (part) (grid `long_embedded`)" in text
+
+
+def regime(where: str, gain: float) -> tuple[dict[str, pd.DataFrame], list[claims.Finding]]:
+    """Five seeds of Normal, CLAM with `gain` points in the worst tenth, and biases with two, that share their noise."""
+    seeds, rows = range(5), []
+    for method, worst in {"normal": 0.0, "clam": gain, claims.CONTROL: 2.0}.items():
+        for seed in seeds:
+            noise = 0.02 * (seed % 3) * (method == "clam")
+            lift = (worst + noise) / 100
+            rows.append((method, 1.0, seed, 0.9, 0.1 - lift / 2, 0.6 + lift))
+    frames = {where: pd.DataFrame(rows, columns=["method", "strength", "seed", "average", "std", "worst"])}
+    return frames, list(claims.of_regimes(frames))
+
+
+def test_the_summary_says_each_regime_and_ends_with_what_can_be_quoted():
+    small, heart = "small networks: Fashion-MNIST (part)", "100 % training accuracy: Fashion-MNIST (part)"
+    (one, of_one), (two, of_two) = regime(small, 5.0), regime(heart, 0.0)
+    found = claims.table([*of_one, *of_two])
+    parts = front_page.summary(one | two, found).split("\n\n")
+    assert [part.split(".**")[0] for part in parts[:3]] == [
+        "**How far this goes",
+        "**Small networks: Fashion-MNIST (part)",
+        "**100 % training accuracy: Fashion-MNIST (part)",
+    ]
+    assert "Normal has 90.0 % on average, 60.0 % in the worst tenth" in parts[1]
+    assert "CLAM: worst tenth +5.0 [+5.0, +5.0] (5 seeds), std −2.5" in parts[1]
+    assert "CLAM against class biases: worst tenth −2.0 [−2.0, −2.0] (5 seeds), the opposite." in parts[2]
+    assert parts[-1].startswith(
+        "**To quote:** *CLAM brings the classes closer together than normal training: supported for "
+    )
+    assert "supported for small networks on Fashion-MNIST (part); the opposite for 100 % training accuracy" in parts[-1]
+    assert front_page.quote(claims.table([])) == "no runs yet"
+
+
+def test_an_answer_has_verdict_effect_interval_and_seeds():
+    images = dict.fromkeys(
+        (claims.FASHION, claims.CIFAR100), pd.DataFrame(columns=["method", "strength", "seed", "std"])
+    )
+    first = front_page.five_rows(found(5), images).splitlines()[2]
+    assert "small networks on Fashion-MNIST (part): **supported**, std −2.0 [−2.1, −1.9] (5 seeds)" in first
+    first = front_page.five_rows(found(1), images).splitlines()[2]
+    assert "**not decided**, std −2.0 (1 seed)" in first
+    assert len(front_page.five_rows(found(1), images).splitlines()) == 2 + 5
+    assert "no runs yet" in front_page.five_rows(claims.table([]), images).splitlines()[-1]
+
+
+def test_the_figures_are_those_of_the_notebook(root):
+    notebook = nbformat.read(root / "notebooks" / "05_what_we_found.ipynb", 4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    page = (root / "docs" / "findings.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"figures/05_what_we_found-\d", page)) == 2
+    for number, picture in enumerate(shown, 1):
+        name = f"figures/05_what_we_found-{number}.png"
+        assert (root / name).read_bytes() == b64decode(picture), "python notebooks/refresh.py 05_what_we_found"
