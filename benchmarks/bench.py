@@ -28,6 +28,7 @@ from tqdm.auto import tqdm
 from clamkit import paths
 from clamkit.engine.device import find_device, show_progress
 from clamkit.plots.style import save, styled
+from exploring import exploring
 from loading import loading
 from surroundings import by_classes, diagnosis, histories, imports, memory, projections, reading, sweeps, weight_step
 from training import augmentation, by_images, by_resolution, criterion, engine, fast, levers, projection
@@ -44,6 +45,7 @@ TABLES = (
     projections,
     histories,
     diagnosis,
+    exploring,
     sweeps,
 )
 CURVES = (by_classes, by_images, by_resolution)
@@ -129,7 +131,7 @@ def table(report: dict) -> Table:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="How near the kit is to this machine's limit; draws figures/bench.png")
+    parser = argparse.ArgumentParser(description="How near the kit is to this machine's limit; draws bench.png")
     parser.add_argument("--quick", action="store_true", help="fewer repeats: for running, not for times")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements here")
     parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="photographs, to measure how files are read")
@@ -148,6 +150,7 @@ def main(words: Sequence[str] | None = None) -> None:
     drawn = save(figure(report), "bench_quick" if given.quick else "bench")
     console.print(f"{paths.shown(drawn)}; measured in {sum(report['seconds'].values()):.0f} s", markup=False)
     if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

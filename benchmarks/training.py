@@ -121,14 +121,14 @@ class Samples(torch.utils.data.Dataset):
 
 def engine(quick: bool) -> Iterator[dict]:
     """With one thread, as each process of a sweep on CPUs has; the conventional loop gets all there are."""
-    steps, turns = (2, 2) if quick else (6, 41)
+    steps, turns = (1, 1) if quick else (6, 41)
     clam, normal, limit = Stretch(steps), Stretch(steps, method="normal"), Stretch(steps)
     fields = {"model": "resnet18", "stem": "imagenet"}  # with the small stem a step takes 15 times as long
     large, large_limit = Stretch(1, **fields), Stretch(1, **fields)
     with one_thread():
         t = interleaved(turns, limit=limit.limit, clam=clam.epoch, normal=normal.epoch)
         looks = {"second_pass": lambda: clam.epoch("pass"), "clean": lambda: clam.epoch("clean")}
-        more = interleaved(2 if quick else 9, normal=normal.epoch, **looks)
+        more = interleaved(1 if quick else 9, normal=normal.epoch, **looks)
         big = interleaved(turns, limit=large_limit.limit, clam=large.epoch)
     usual = Conventional(clam.x, clam.y, clam.device)
     c = interleaved(1 if quick else 5, usual=usual.epoch, clam=clam.epoch, limit=limit.limit)
@@ -169,7 +169,7 @@ LEVERS: dict[str, dict] = {  # what is set otherwise than CLAM's weights on the 
 
 def levers(quick: bool) -> Iterator[dict]:
     """Seconds an epoch with each lever over those of Normal, all taking turns."""
-    steps, turns = (2, 2) if quick else (6, 41)
+    steps, turns = (1, 1) if quick else (6, 41)
     jobs = {"normal": Stretch(steps, method="normal").epoch}
     for name, fields in LEVERS.items():
         jobs[name] = partial(Stretch(steps, **fields).epoch, fields.get("accuracy_from", "epoch"))
@@ -181,7 +181,7 @@ def levers(quick: bool) -> Iterator[dict]:
 
 def criterion(quick: bool) -> Iterator[dict]:
     """The weighted loss with its counts, forward and backward on logits as many as ImageNet's, against torch's loss."""
-    batch, classes, turns, steps = (256, 1000, 2, 5) if quick else (256, 1000, 41, 50)
+    batch, classes, turns, steps = (256, 1000, 1, 5) if quick else (256, 1000, 41, 50)
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(batch, classes, generator=generator).requires_grad_()
     y = torch.randint(0, classes, (batch,), generator=generator)
@@ -201,7 +201,7 @@ def criterion(quick: bool) -> Iterator[dict]:
 
 def augmentation(quick: bool) -> Iterator[dict]:
     """A batch at once against torchvision image by image."""
-    turns = 2 if quick else 15
+    turns = 1 if quick else 15
     x = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (256, 3, SIDE, SIDE), dtype=np.uint8))
     generator = torch.Generator().manual_seed(0)
     flip = v2.RandomHorizontalFlip()

@@ -1,14 +1,16 @@
-"""Checks of single values: the value as it is used, or an error that names it."""
+"""Checks of values: the value as it is used, or an error that names it."""
 
 from __future__ import annotations
 
-from math import inf, isfinite
+from math import inf
 from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from clamkit.errors import ClamkitError
+
+FINITE = float(np.finfo(np.float64).max)
 
 
 def positive_int(value: object, name: str) -> int:
@@ -25,17 +27,37 @@ def positive(value: float, name: str, hint: str = "") -> float:
     return float(value)
 
 
-def fraction(value: float, name: str) -> float:
-    """A number from 0 to 1."""
-    if not 0 <= value <= 1:
-        raise ClamkitError(f"{name}={value} is not allowed: it must lie between 0 and 1.")
+def non_negative(value: float, name: str, hint: str = "") -> float:
+    """A finite number from 0 on."""
+    if not 0 <= value < inf:
+        raise ClamkitError(f"{name}={value}: it must be a finite number ≥ 0. {hint}".rstrip())
     return float(value)
 
 
 def step_size(tau: float) -> float:
-    if not (isfinite(tau) and tau >= 0):
-        raise ClamkitError(f"tau={tau} is not a step size: it must be a finite number ≥ 0 (the paper uses 1).")
-    return float(tau)
+    return non_negative(tau, "tau", "The paper takes 1.")
+
+
+def fraction(value: float, name: str, hint: str = "", *, below: float = inf) -> float:
+    """A number from 0 to 1, and below `below`."""
+    if not (0 <= value <= 1 and value < below):
+        allowed = "between 0 and 1" if below > 1 else f"in [0, {below:g})"
+        raise ClamkitError(f"{name}={value} is not allowed: it must lie {allowed}. {hint}".rstrip())
+    return float(value)
+
+
+def of_classes(
+    values: ArrayLike, num_classes: int, name: str, low: float = -FINITE, high: float = FINITE, *, nan: bool = False
+) -> np.ndarray:
+    """float64 [num_classes]: a number for each class from low to high, by default any finite one; or `nan`."""
+    found = np.asarray(values, dtype=np.float64)
+    if found.shape != (num_classes,):
+        raise ClamkitError(f"{name} has shape {found.shape}: give one number for each of {num_classes} classes.")
+    fits = (found >= low) & (found <= high)
+    if not fits.all() and (bad := np.flatnonzero(~(fits | (np.isnan(found) & nan)))).size:
+        ends = f" from {low:g}" * (low > -FINITE) + f" to {high:g} (not percent)" * (high < FINITE)
+        raise ClamkitError(f"{name} of class {bad[0]} is {found[bad[0]]}: it must be a finite number{ends}.")
+    return found
 
 
 def class_sizes(values: ArrayLike | None, num_classes: int, name: str) -> np.ndarray:
@@ -43,8 +65,12 @@ def class_sizes(values: ArrayLike | None, num_classes: int, name: str) -> np.nda
     found = np.asarray([] if values is None else values, dtype=np.float64)
     if found.shape != (num_classes,) or not (np.isfinite(found) & (found > 0)).all():
         given = "None" if values is None else f"of shape {found.shape}, from {found.min(initial=np.inf):g}"
-        raise ClamkitError(
-            f"{name}={given}: give the number of training images of each of {num_classes} classes or groups, or its "
-            "share of them, all above 0."
-        )
+        raise ClamkitError(f"{name}={given}: give a size for each of {num_classes} classes or groups, all above 0.")
     return found
+
+
+def check_labels(labels: np.ndarray, num_classes: int, name: str = "labels") -> None:
+    """Refuse class numbers beyond 0 … num_classes − 1."""
+    if labels.size and (labels.min() < 0 or labels.max() >= num_classes):
+        ends = f"from {labels.min()} to {labels.max()}: with {num_classes} classes"
+        raise ClamkitError(f"{name} run {ends} they must lie in 0..{num_classes - 1}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 import signal
 import sys
 import typing
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from clamkit import __version__, paths
 from clamkit.apps.commands import diagnose_command, fix_command
-from clamkit.apps.data import data_app
+from clamkit.apps.data import data_app, say
 from clamkit.engine import recipes
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
@@ -77,10 +78,6 @@ def as_options(message: str) -> str:
     return re.sub(rf"(?<![\w./-])({fields})(=(?:'[^']*'|[\w.+-]*[\w+-])?)?(?!\w)", option, message)
 
 
-def _say(text: str, **style: Any) -> None:
-    console.print(text, markup=False, **style)
-
-
 @contextmanager
 def _stoppable() -> Iterator[None]:
     """Ctrl-C ends the work with a sentence, and so do SIGTERM and SIGHUP: children ended, everything saved."""
@@ -105,7 +102,7 @@ def _stoppable() -> Iterator[None]:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        _say(f"clamkit {__version__}")
+        say(f"clamkit {__version__}")
         raise typer.Exit
 
 
@@ -139,7 +136,9 @@ def _train_command() -> typing.Callable:
         annotation = Annotated[kind, typer.Option(help=(field.description or "") + allowed)]  # type: ignore[valid-type]
         parameters.append(parameter(name, field.default, annotation))
     device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
+    logs = Annotated[Path | None, typer.Option(help="folder for TensorBoard curves of each class, one below it a run")]
     parameters += [parameter("runs", None, RunsOption), parameter("device", "auto", device)]
+    parameters += [parameter("log_dir", None, logs)]
     parameters += [
         parameter("recipe", None, RecipeOption),
         parameter("context", inspect.Parameter.empty, typer.Context),
@@ -151,25 +150,42 @@ def _train_command() -> typing.Callable:
         Example: clamkit train --method clam --crop-lower-bound 0.3 --epochs 6 --seed 5
         Example: clamkit train --recipe fast --dataset cifar10
         """
-        runs, device, recipe = (options.pop(name) for name in ("runs", "device", "recipe"))
+        runs, device, recipe, log_dir = (options.pop(name) for name in ("runs", "device", "recipe", "log_dir"))
         if recipe:  # what was typed goes before what it says
             sources = {name: context.get_parameter_source(name) for name in options}
             typed = {name: options[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
             options = recipes.recipe(recipe, options["dataset"]) | typed
         config = RunConfig(**options)  # what is wrong is said before torch is loaded
+        curves = None
+        if log_dir:
+            from clamkit.integrations.tensorboard import Curves
+
+            curves = Curves(log_dir / config.folder())
         from clamkit.engine.loop import train
 
         with _stoppable():
-            run = train(config, runs=runs, device=device)
+            run = train(config, runs=runs, device=device, watch=curves)
         if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
             config, s = run.config, run.summary
             names = {"average": "average", "std": "std", "range": "range (max − min)", "worst": "worst 10 %"}
             numbers = ", ".join(f"{words} {s[metric]:.1%}" for metric, words in names.items())
-            _say(f"{config.method} on {config.dataset}: {numbers}\n{paths.shown(run.folder)}")
+            say(f"{config.method} on {config.dataset}: {numbers}\n{paths.shown(run.folder)}\n{_what_next(run, runs)}")
+            if curves:
+                curves.of_run(run)  # what was trained before
+                say(f"curves of each class: tensorboard --logdir {paths.shown(log_dir)}")
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+def _what_next(run: RunFolder, runs: Path | None) -> str:
+    """The command that looks at a finished run, against normal training of the same setting where that is finished."""
+    from clamkit.engine.store import RunStore
+
+    normal = RunStore(runs).run(run.config.model_copy(update={"method": "normal"}))
+    against = ["--against", paths.shown(normal.folder)] if normal.done and normal.folder != run.folder else []
+    return f"next: {shlex.join(['clamkit', 'diagnose', paths.shown(run.folder), *against])}"
 
 
 app.command("train")(_train_command())
@@ -194,17 +210,19 @@ def sweep_command(
 
     Example: clamkit sweep demo --jobs 2; clamkit sweep my_taus.yaml --select tau --by worst-tail
     """
-    wanted = _grid(grid, recipe)
+    wanted, fields = _grid(grid, recipe), ()
+    if select:
+        from clamkit.lab import selection
+
+        fields = () if select == "all" else tuple(select.replace("-", "_").split(","))
+        selection.choices(wanted.configs(), fields, by)  # or what is wrong would be said after the training
     if dry_run:
         _show_plan(wanted, runs, jobs, rerun)
     else:
         finished = _sweep(wanted, runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
-        _say(f"{len(finished)} runs of {grid} are done here")
+        say(f"{len(finished)} runs of {grid} are done here")
         if select:
-            from clamkit.lab import selection
-
-            fields = () if select == "all" else select.replace("-", "_").split(",")
-            _say(str(selection.select(finished, fields, by=by, wanted=wanted.configs())))
+            say(str(selection.select(finished, fields, by=by, wanted=wanted.configs())))
 
 
 def _grid(name: str, recipe: str | None = None) -> Grid:
@@ -223,14 +241,15 @@ def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> 
     for row in missing.itertuples():
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
         what = f"{row.dataset} {row.method:<14} {row.augmentation} {row.strength:<4g} seed {row.seed}"
-        _say(f"{what}  {row.state}  {guess}")
+        say(f"{what}  {row.state}  {guess}")
     jobs, _ = workers(jobs, len(missing))
     left = missing["seconds"].sum(min_count=len(missing)) / jobs / 60
     time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
     to_do = f"{len(missing)} to do with {jobs} side by side: {time_left if len(missing) else 'nothing left'}"
-    _say(f"{len(frame)} runs, {len(frame) - len(missing)} done, {to_do}")
+    say(f"{len(frame)} runs, {len(frame) - len(missing)} done, {to_do}")
     if len(missing):
-        _say(costs(grid.configs()[place] for place in missing.index))
+        configs = grid.configs()
+        say(costs(configs[place] for place in missing.index))
 
 
 def _sweep(grid: Grid, runs: Path | None, jobs: int | None, **options: Any) -> list[RunFolder]:
@@ -260,13 +279,14 @@ def demo_command(
     """
     finished = _sweep(_grid("demo"), runs, jobs)
     from clamkit.apps import demo
+    from clamkit.lab.tables import all_epochs
 
     saved = demo.save_figures(finished)
     console.print(demo.comparison_table(finished))
-    _say(f"one seed a cell; crop 1 is no crop. figures: {', '.join(map(paths.shown, saved))}")
-    _say(f"runs, each with its executed notebook: {paths.shown(runs or paths.runs())}")
+    say(f"one seed a cell; crop 1 is no crop. figures: {', '.join(map(paths.shown, saved))}")
+    say(f"runs, each with its executed notebook: {paths.shown(runs or paths.runs())}")
     if history:
-        demo.write_history(finished, history)
+        all_epochs(finished).to_csv(history, index=False)
 
 
 @app.command("results")
@@ -285,7 +305,11 @@ def results_command(
     finished = [run for config in loaded.configs() if (run := store.run(config)).done]
     before = len(results.rows_of(loaded.name))
     rows = results.save(loaded.name, finished)
-    _say(
+    if rows.empty:
+        raise ClamkitError(
+            f"no run of {loaded.name} is finished in {paths.shown(store.root)}: `clamkit sweep {grid}` makes them."
+        )
+    say(
         f"{len(rows) - before} runs added; {paths.shown(results.folder() / loaded.name)}.csv and .parquet hold "
         f"{len(rows)} of the {len(loaded.configs())} runs of {loaded.name}"
     )
@@ -312,22 +336,23 @@ def status_command(
         frame, title = plan(Grid.load(grid), runs), grid
         frame["dataset"] = frame["dataset"].map(lambda name: Path(name).stem)
     elif not found:
-        _say(f"no runs in {paths.shown(store.root)} yet: `make demo` or `clamkit train` makes some.")
+        say(f"no runs in {paths.shown(store.root)} yet: `make demo` or `clamkit train` makes some.")
         return
     elif len(found) <= LISTED_RUNS:
         console.print(*status.list_runs(found, store.root), sep="\n")
         return
     else:
-        frame, title = status.states_of(found, store.root), paths.shown(store.root)
+        frame, title = status.states_of(found), paths.shown(store.root)
     console.print(*status.count_runs(frame, title), sep="\n")
-    _say(", ".join(f"{count} {state}" for state, count in frame["state"].value_counts().items()))
+    say(", ".join(f"{count} {state}" for state, count in frame["state"].value_counts().items()))
 
 
 @app.command("report")
 def report_command(
     notebooks: Annotated[list[str] | None, typer.Argument(help="analysis notebooks by name; default all")] = None,
     runs: RunsOption = None,
-    out: Annotated[Path | None, typer.Option(help="where to write (default: figures/ in the project)")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder of the figures (default: build/figures/)")] = None,
+    html: Annotated[Path | None, typer.Option(help="the page to write (default: report.html beside them)")] = None,
     code: Annotated[bool, typer.Option("--code", help="show the notebooks' code too")] = False,
     predictions: Annotated[
         Path | None, typer.Option(help="diagnose any model instead: a CSV file with columns label and prediction")
@@ -335,7 +360,6 @@ def report_command(
     augmented: Annotated[
         Path | None, typer.Option(help="with --predictions: the same, of the model trained with augmentation")
     ] = None,
-    html: Annotated[Path, typer.Option(help="with --predictions: the page to write")] = Path("diagnosis.html"),
 ) -> None:
     """Execute the analysis notebooks on finished runs: figures as PNG and PDF, and one page with all of them.
 
@@ -345,17 +369,16 @@ def report_command(
     """
     if predictions:
         from clamkit.apps import diagnose_page
-        from clamkit.apps.diagnose import SIDES
 
-        files, titles = ([predictions, augmented], SIDES) if augmented else ([predictions], None)
-        _say(diagnose_page.report(files, html, titles).text)
+        files = [predictions, augmented] if augmented else [predictions]
+        say(diagnose_page.report(files, html or Path("diagnosis.html")).text)
         return
     if augmented:
         raise ClamkitError("--augmented goes with --predictions: give the model without augmentation there.")
     from clamkit.lab import report
 
-    page = report.write(report.analysis_notebooks(notebooks or ()), runs, out, code=code)
-    _say(f"{paths.shown(page)}, its figures beside it")
+    page = report.write(report.analysis_notebooks(notebooks or ()), runs, out, page=html, code=code)
+    say(f"{paths.shown(page)}, figures in {paths.shown(out or paths.figures())}")
 
 
 @app.command("doctor")
@@ -368,6 +391,6 @@ def doctor_command() -> None:
 
     lines, sound = doctor()
     for line in lines:
-        _say(line)
+        say(line)
     if not sound:
         raise typer.Exit(1)

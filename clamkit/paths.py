@@ -36,8 +36,8 @@ def runs() -> Path:
 
 
 def figures() -> Path:
-    """Where figures and reports are written."""
-    return _folder("CLAMKIT_FIGURES", project() / "figures")
+    """Where figures and reports are written: in a checkout below build/, so that no committed picture changes."""
+    return _folder("CLAMKIT_FIGURES", _CHECKOUT / "build" / "figures" if _CHECKOUT else Path.cwd() / "figures")
 
 
 def cache() -> Path:
@@ -54,10 +54,7 @@ def notebooks() -> Path:
     """The notebooks: `notebooks/` in a checkout, `clamkit/_notebooks` in a wheel. Read there, never written."""
     folder = _CHECKOUT / "notebooks" if _CHECKOUT else _PACKAGE / "_notebooks"
     if not folder.is_dir():
-        raise ClamkitError(
-            f"the notebooks are not at {folder}: this copy of clamkit is not whole. Restore the folder from the "
-            "repository, or install clamkit again."
-        )
+        raise ClamkitError(f"the notebooks are not at {folder}: restore that folder, or install clamkit again.")
     return folder
 
 

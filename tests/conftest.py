@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,22 @@ def pytest_cmdline_main(config):
     if hasattr(config, "workerinput") or config.getoption("cov_source", None):  # a worker; --cov is set up already
         return
     if config.args_source is config.ArgsSource.TESTPATHS and config.getoption("numprocesses", 0) is None:
-        config.option.numprocesses, config.option.dist = 2, "loadfile"
+        config.option.numprocesses, config.option.dist, config.option.loadscopereorder = 2, "loadfile", False
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+SECONDS = {"faults": 60, "cluster": 30, "slow": 5}  # of a test with this mark, about
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Files that take long come first where workers share them, so that none is left alone with one at the end."""
+    if hasattr(config, "workerinput"):
+        seconds = Counter()
+        for item in items:
+            marks = [value for mark, value in SECONDS.items() if item.get_closest_marker(mark)]
+            seconds[item.path] += max(marks, default=1 if item.path.suffix == ".ipynb" else 0.1)
+        items.sort(key=lambda item: -seconds[item.path])
 
 
 @pytest.fixture(autouse=True)

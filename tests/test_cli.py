@@ -1,13 +1,15 @@
 """The command line, used rightly and wrongly."""
 
+import io
 import subprocess
 import sys
+from pathlib import Path
 
-import pandas as pd
 import pytest
+from rich.console import Console
 
-from clamkit import __version__
-from clamkit.apps import demo
+from clamkit import RunStore, __version__
+from clamkit.apps import demo, status
 from clamkit.cli import as_options, main
 
 
@@ -42,6 +44,10 @@ def test_train_and_status(small_npz, tmp_path):
     text = clamkit(*words, "--runs", tmp_path / "mine")
     assert "average" in text
     assert "seed5-" in text
+    folder = text.strip().split("clamkit diagnose ")[1]
+    assert "top" in clamkit("diagnose", folder, "--html", tmp_path / "page.html"), "the next command, with class names"
+    clamkit(*words, "--runs", tmp_path / "mine", "--method", "normal")
+    assert f"clamkit diagnose {folder} --against " in clamkit(*words, "--runs", tmp_path / "mine")
     text = clamkit("status", "--runs", tmp_path / "mine", env={"COLUMNS": "80", "PATH": ""})
     assert "done" in text
     assert "seed5-" in text
@@ -65,6 +71,14 @@ def test_train_and_status(small_npz, tmp_path):
 )
 def test_wrong_use_gets_one_paragraph(words, message, called):
     assert message in " ".join(called(*words, code=2).split())
+
+
+def test_results_of_nothing_are_no_results(called, tmp_path):
+    """No file was written, so none is said to hold something."""
+    grid = tmp_path / "never_run.yaml"
+    grid.write_text("axes: {seed: [0]}\n", encoding="utf-8")
+    text = called("results", grid, "--runs", tmp_path / "runs", code=2)
+    assert "no run of never_run is finished in" in " ".join(text.split())
 
 
 @pytest.mark.slow
@@ -116,6 +130,20 @@ def test_every_help_shows_an_example(command, called):
     assert f"Example: clamkit {command}" in called(*command.split(), "--help")
 
 
+def test_status_fits_80_columns_also_with_the_longest_names(tmp_path):
+    for place in ("clam_released/jitter-0.35/seed10-0123456789", "equal_by_size/crop-0.3/seed0-0123456789"):
+        folder = tmp_path / "fashion_mnist_mini" / place
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
+        (folder / "failed.txt").touch()
+    shown = Console(width=80, file=io.StringIO())
+    shown.print(*status.list_runs(RunStore(tmp_path).runs(finished=False), tmp_path), sep="\n")
+    text = shown.file.getvalue()
+    assert "…" not in text
+    for words in ("clam_released jitter-0.35 seed10-0123", "equal_by_size crop-0.3", "failed", "seconds"):
+        assert words in text
+
+
 def test_what_the_demo_presents(memory_run, tmp_path):
     accuracy = {"normal": [0.9, 0.5, 0.4], "clam": [0.8, 0.6, 0.55], "clam_kl": [0.82, 0.62, 0.5]}
     runs = [
@@ -131,16 +159,16 @@ def test_what_the_demo_presents(memory_run, tmp_path):
     cells = [list(column.cells) for column in table.columns]
     assert cells[1] == ["Normal", "CLAM", "CLAM, KL"] * 2
     assert cells[2][:2] == ["60.0 ", "[green]65.0*[/]"], "a star where it beats Normal"
-    demo.write_history(runs, tmp_path / "history.csv")
-    history = pd.read_csv(tmp_path / "history.csv")
-    assert list(history.columns[:5]) == ["method", "strength", "seed", "epoch", "class"]
-    assert len(history) == 6 * 2 * 3
 
 
 @pytest.mark.slow
-def test_doctor_and_data():
-    text = clamkit("doctor")
+def test_doctor_and_data(called, monkeypatch):
+    monkeypatch.setattr("clamkit.engine.device.bfloat16_speed", lambda: 1.5)  # measured in tests/engine/test_device.py
+    text = called("doctor")
     for part in ("device", "torch 2", "fashion_mnist_mini", "runs", "cache"):
         assert part in text
-    assert "fashion_mnist_mini" in clamkit("data", "list")
-    assert "600 to 600" in clamkit("data", "show", "fashion_mnist_mini")
+    assert "fashion_mnist_mini" in called("data", "list")
+    said = called("data", "show", "fashion_mnist_mini")
+    assert "600 to 600" in said
+    assert Path(said.split("picture of the classes: ")[1].strip()).read_bytes().startswith(b"\x89PNG")
+    assert "cannot write figures" in called("data", "show", "fashion_mnist_mini", "--out", "/dev/null/here", code=2)

@@ -88,9 +88,16 @@ def lab(wheel, tmp_path_factory) -> Path:
     return environment(tmp_path_factory.mktemp("lab"), wheel, "lab")
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    """What the doctor measures is kept there, and measured once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def outside(tmp_path, monkeypatch) -> Path:
+def outside(tmp_path, monkeypatch, cache) -> Path:
     """A current folder away from the checkout, in which runs and figures are kept by default."""
+    monkeypatch.setenv("CLAMKIT_DATA", str(cache))
     for variable in ("CLAMKIT_RUNS", "CLAMKIT_FIGURES", "PYTHONPATH"):
         monkeypatch.delenv(variable, raising=False)
     folder = tmp_path / "away"

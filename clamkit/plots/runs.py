@@ -94,7 +94,7 @@ def class_accuracies(runs: Sequence[Run], *, most: int = 20) -> Figure:
     axis.xaxis.set_major_formatter(PERCENT)
     config = runs[0].config
     axis.set_title(f"Class by class, {STRENGTH_NAMES[config.augmentation]} {config.strength:g}")
-    axis.legend(loc="lower left")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(runs))
     return figure
 
 

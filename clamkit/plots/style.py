@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from clamkit import paths
+from clamkit.errors import ClamkitError
 from clamkit.files import atomic
 from clamkit.methods.specs import METHODS
 
@@ -59,6 +60,12 @@ MARKERS = _OfMethods("marker")
 
 def label(method: str) -> str:
     return METHODS[method].label
+
+
+def short_name(name: str, width: int = 24) -> str:
+    """A class name in a figure: its middle cut out where it is long, and no formula in it."""
+    cut = name if len(name) <= width else f"{name[: width // 2]}…{name[-(width // 2 - 1) :]}"
+    return cut.replace("$", r"\$")
 
 
 def class_colours(names: Sequence[str], chosen: Sequence[str] | None = None) -> dict[str, str]:
@@ -106,17 +113,16 @@ def png(figure: Figure, dpi: float | None = None, *, crop: bool = True) -> bytes
     return buffer.getvalue()
 
 
-def save(figure: Figure, name: str, folder: Path | None = None, *, pdf: bool = False) -> Path:
-    """Write figures/<name>.png, with `pdf` a .pdf beside it, and return the path of the .png."""
+def save(figure: Figure, name: str, folder: Path | None = None) -> Path:
+    """Write <name>.png into a folder, by default `paths.figures()`, and return its path."""
     folder = folder or paths.figures()
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.png"
-    with atomic(path) as temporary:
-        temporary.write_bytes(png(figure))
-    if pdf:
-        undated = dict.fromkeys(("Creator", "Producer", "CreationDate"))
-        with atomic(path.with_suffix(".pdf")) as temporary, mpl.style.context(STYLE):
-            figure.savefig(temporary, format="pdf", metadata=undated)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic(path) as temporary:
+            temporary.write_bytes(png(figure))
+    except OSError as error:
+        raise ClamkitError(f"cannot write figures to {paths.shown(folder)} ({error}): give another folder.") from error
     return path
 
 

@@ -16,8 +16,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 
-from clamkit.checks import positive, positive_int
-from clamkit.errors import ClamkitError, unknown
+from clamkit.checks import of_classes, positive, positive_int
+from clamkit.errors import ClamkitError, check_known
 from clamkit.theory import update
 from clamkit.theory.sets import LowerBounded, Permutahedron, RatioBounded, SymmetricSet, normalise
 
@@ -47,16 +47,6 @@ class Equilibrium:
     strategy: np.ndarray  # [m]: the max player's distribution over the columns of M
 
 
-def checked_accuracies(v: ArrayLike, n: int, where: str) -> np.ndarray:
-    v = np.asarray(v, dtype=np.float64)
-    if v.shape != (n,):
-        raise ClamkitError(f"the accuracies of {where} have shape {v.shape}: give one for each of {n} classes.")
-    if not (v.min() >= 0 and v.max() <= 1):  # a nan fails too
-        bad = np.flatnonzero(~((v >= 0) & (v <= 1)))[0]
-        raise ClamkitError(f"in {where} class {bad} has accuracy {v[bad]:g}: it must lie in [0, 1] (not percent).")
-    return v
-
-
 def _max_player(given: Any, T: int | None) -> tuple[Respond, int]:
     """The function w → v of a fresh max player, and the number of rounds."""
     given = given.start() if hasattr(given, "start") else given
@@ -77,13 +67,12 @@ def play(max_player: Any, S: SymmetricSet, tau: float, projection: str = "euclid
     projection  π of `update.into_set`; or "best_response": no step, w ← argmin over S of w·v, which does not look at τ
     """
     tau = positive(tau, "tau", "The paper uses 1; tau_kl gives the value of the corrected theorem.")
-    if projection not in PROJECTIONS:
-        raise unknown("projection", projection, PROJECTIONS)
+    check_known("projection", projection, PROJECTIONS)
     respond, T = _max_player(max_player, T)
     weights, payoffs, unprojected = np.empty((T + 1, S.n)), np.empty((T, S.n)), np.empty((T, S.n))
     weights[0] = 1 / S.n
     for t in range(T):
-        payoffs[t] = checked_accuracies(respond(weights[t].copy()), S.n, f"round {t + 1}")
+        payoffs[t] = of_classes(respond(weights[t].copy()), S.n, f"the accuracy in round {t + 1}", 0, 1)
         if projection == "best_response":
             unprojected[t] = weights[t + 1] = S.argmin(payoffs[t])
         else:
@@ -119,10 +108,8 @@ def corrected_bound(S: SymmetricSet, tau: float, T: int) -> float:
 def checked_matrix(M: ArrayLike, n: int) -> np.ndarray:
     M = np.asarray(M, dtype=np.float64)
     if M.ndim != 2 or len(M) != n or not M.size or not np.isfinite(M).all():
-        raise ClamkitError(
-            f"M has shape {M.shape}: it must be a matrix of finite numbers with {n} rows, one for each class, "
-            "and a column for each strategy of the max player."
-        )
+        given, columns = f"M has shape {M.shape}", "a column for each strategy"
+        raise ClamkitError(f"{given}: it must be a matrix of finite numbers with {n} rows (classes) and {columns}.")
     return M
 
 

@@ -16,21 +16,12 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import ArrayLike
 
-from clamkit.checks import positive_int
-from clamkit.errors import ClamkitError, unknown
+from clamkit.checks import of_classes, positive_int
+from clamkit.errors import ClamkitError, check_known
 
 PROJECTIONS = ("euclidean", "kl")
 SUM_TOLERANCE = 1e-12  # a sum this close to 1 is 1 up to rounding
 SMALLEST = np.finfo(np.float64).tiny  # below this, dividing by x overflows: such an x counts as zero
-
-
-def _vector(x: ArrayLike, n: int, name: str) -> np.ndarray:
-    x = np.asarray(x, dtype=np.float64)
-    if x.shape != (n,):
-        raise ClamkitError(f"{name} has shape {x.shape}: it must be a vector of {n} numbers, one for each class.")
-    if not np.isfinite(x).all():
-        raise ClamkitError(f"{name} holds nan or infinite entries: all {n} numbers must be finite.")
-    return x
 
 
 def normalise(x: np.ndarray) -> np.ndarray:
@@ -76,7 +67,7 @@ class SymmetricSet(ABC):
 
     def contains(self, w: ArrayLike, tol: float = 1e-9) -> bool:
         """Whether w sums to 1 and obeys the set's bounds, both up to `tol`."""
-        w = _vector(w, self.n, "w")
+        w = of_classes(w, self.n, "w")
         return bool(abs(w.sum() - 1) <= tol and self._inside(w, tol))
 
     def project(self, x: ArrayLike, projection: str = "euclidean") -> np.ndarray:
@@ -85,9 +76,8 @@ class SymmetricSet(ABC):
         For "kl", x is non-negative and scaled to sum 1; where it is zero the result is the limit of x_i → 0+,
         the same small number for all such i. A point of the set comes back unchanged.
         """
-        if projection not in PROJECTIONS:
-            raise unknown("projection", projection, PROJECTIONS)
-        x = _vector(x, self.n, "x")
+        check_known("projection", projection, PROJECTIONS)
+        x = of_classes(x, self.n, "x")
         if projection == "kl":
             x = normalise(x)
         if abs(x.sum() - 1) <= SUM_TOLERANCE and self._inside(x, 0):
@@ -98,7 +88,7 @@ class SymmetricSet(ABC):
 
     def argmin(self, v: ArrayLike) -> np.ndarray:
         """A w of the set with the smallest w·v; the worse a class, the larger its weight."""
-        v = _vector(v, self.n, "v")
+        v = of_classes(v, self.n, "v")
         order = np.argsort(v, kind="stable")
         w = np.empty(self.n)
         w[order] = self._vertex(v[order])
@@ -106,7 +96,7 @@ class SymmetricSet(ABC):
 
     def value(self, v: ArrayLike) -> float:
         """f(v) = min over the set of w·v."""
-        ascending = np.sort(_vector(v, self.n, "v"))
+        ascending = np.sort(of_classes(v, self.n, "v"))
         return float(self._vertex(ascending) @ ascending)
 
     def kl_diameter(self) -> float:
@@ -120,6 +110,9 @@ class LowerBounded(SymmetricSet):
     """{w ≥ u_min, Σw = 1}: the set of the paper's Algorithm 2; u_min = 0 is the whole simplex, None is 1/(2n).
 
     f(v) = u_min Σv + (1 − n·u_min) min v; for u_min = 1/(2n): ½ mean + ½ min.
+
+    >>> LowerBounded(3, u_min=0.2).project([0.7, 0.3, 0.0]).round(2).tolist()
+    [0.6, 0.2, 0.2]
     """
 
     def __init__(self, n: int, u_min: float | None = None):
@@ -159,16 +152,18 @@ class LowerBounded(SymmetricSet):
 
 
 class Box(SymmetricSet):
-    """{low ≤ w ≤ high, Σw = 1}. f(v) = low Σv + a greedy fill of (high − low) on the smallest v."""
+    """{low ≤ w ≤ high, Σw = 1}. f(v) = low Σv + a greedy fill of (high − low) on the smallest v.
+
+    >>> Box(3, low=0.2, high=0.5).project([0.9, 0.1, 0.0]).round(2).tolist()
+    [0.5, 0.3, 0.2]
+    """
 
     def __init__(self, n: int, low: float, high: float):
         self.n = positive_int(n, "n")
         room = 1 / self.n
         if not 0 <= low <= room <= high:
-            raise ClamkitError(
-                f"no distribution over {n} classes has all weights in [{low:g}, {high:g}]: "
-                f"low must be from 0 to 1/{n} = {room:g}, and high at least {room:g}."
-            )
+            none = f"no distribution over {n} classes has all weights in [{low:g}, {high:g}]"
+            raise ClamkitError(f"{none}: low must be from 0 to 1/{n} = {room:g}, and high at least that.")
         self.low, self.high = self.bounds = float(low), min(float(high), 1.0)
 
     def _inside(self, w: np.ndarray, tol: float) -> bool:
@@ -204,15 +199,15 @@ class RatioBounded(SymmetricSet):
 
     Its vertices hold k classes at ratio·a and the rest at a = 1/(n − k + ratio·k), so with v ascending
     f(v) = min over k of [ratio Σ_{i≤k} v_i + Σ_{i>k} v_i] / (n − k + ratio·k).
+
+    >>> RatioBounded(3, ratio=2.0).project([0.9, 0.1, 0.0]).round(2).tolist()
+    [0.5, 0.25, 0.25]
     """
 
     def __init__(self, n: int, ratio: float):
         self.n = positive_int(n, "n")
         if not 1 <= ratio < np.inf:
-            raise ClamkitError(
-                f"ratio={ratio:g} cannot bound max w / min w: it must be a finite number, at least 1. "
-                "For no bound at all use LowerBounded(n, 0)."
-            )
+            raise ClamkitError(f"ratio={ratio:g}: max w / min w is a finite number, at least 1.")
         self.ratio = float(ratio)
 
     def _inside(self, w: np.ndarray, tol: float) -> bool:
@@ -267,16 +262,17 @@ class Permutahedron(SymmetricSet):
     """The convex hull of all reorderings of w: the set behind GGF (paper, eq. 1 and 6). f(v) = Σ w↓_i v↑_i.
 
     Both projections are isotonic regressions along the descending order of x (Lim & Wright 2016; Blondel et al. 2020).
+
+    >>> Permutahedron([0.5, 0.3, 0.2]).project([1.0, 0.0, 0.0]).round(2).tolist()
+    [0.5, 0.25, 0.25]
     """
 
     def __init__(self, w: ArrayLike):
         self.n = positive_int(np.size(w), "the number of entries of w")
-        self.w = np.sort(_vector(w, self.n, "w"))[::-1]  # descending
+        self.w = np.sort(of_classes(w, self.n, "w"))[::-1]  # descending
         if self.w[-1] < 0 or abs(self.w.sum() - 1) > 1e-9:
-            raise ClamkitError(
-                f"w has smallest entry {self.w[-1]:g} and sum {self.w.sum():g}: to be reordered into class weights "
-                "it must be non-negative with sum 1 (divide it by its sum)."
-            )
+            given = f"w has smallest entry {self.w[-1]:g} and sum {self.w.sum():g}"
+            raise ClamkitError(f"{given}: it must be non-negative with sum 1 (divide it by its sum).")
 
     def _inside(self, w: np.ndarray, tol: float) -> bool:
         return bool((np.cumsum(np.sort(w)[::-1]) <= np.cumsum(self.w) + tol).all())

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from clamkit.checks import step_size
-from clamkit.errors import ClamkitError, unknown
+from clamkit.errors import ClamkitError, check_known
 from clamkit.metrics import tail_size
 from clamkit.theory.sets import PROJECTIONS, SymmetricSet, normalise
 
@@ -51,13 +51,10 @@ def into_set(x: np.ndarray, S: SymmetricSet, projection: str) -> np.ndarray:
         return released_clip(x)
     if projection in PROJECTIONS:
         return S.project(x, projection)
-    if projection != "clip":
-        raise unknown("projection", projection, MAPS)
+    check_known("projection", projection, MAPS)
     if S.bounds is None:
-        raise ClamkitError(
-            f"projection='clip' needs bounds on each weight, which {type(S).__name__} does not have: "
-            "use LowerBounded or Box, or project by 'euclidean' or 'kl'."
-        )
+        lacks = f"which {type(S).__name__} does not have"
+        raise ClamkitError(f"projection='clip' needs bounds on each weight, {lacks}: take LowerBounded or Box, or kl.")
     return clip_renormalise(x, *S.bounds)
 
 

@@ -81,3 +81,25 @@ def test_grey_images_are_one_sheet_of_grey():
     pixels, names = sheet(plots.sample_images(load_data("fashion_mnist_mini"), per_class=2, most=3))
     assert pixels.ndim == 2
     assert names == ["T-shirt/top", "Trouser", "Pullover"]
+
+
+def test_many_classes_stand_in_several_columns(stripes):
+    names = tuple(f"class {i} of ${i}^2$" for i in range(60))
+    many = replace(stripes, y_train=torch.arange(60), class_names=names)
+    figure = plots.sample_images(many, per_class=2, most=100)
+    assert [len(axis.get_yticklabels()) for axis in figure.axes] == [25, 25, 10]
+    assert figure.axes[1].get_yticklabels()[0].get_text() == r"class 25 of \$25^2\$", "no formula"
+    plots.png(figure)
+
+
+def test_image_files_that_do_not_decode(stripes, tmp_path, caplog):
+    """The next one stands for it where it may be left out."""
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    names = [tmp_path / "bad.png", *(tmp_path / f"{i}.png" for i in range(3))]
+    for i, name in enumerate(names[1:]):
+        PIL.Image.new("RGB", (12, 12), (i, i, i)).save(name)
+    files = replace(stripes, x_train=Files(names, 12), y_train=torch.tensor([0, 0, 1, 2]))
+    with pytest.raises(ClamkitError, match=r"1 of 2 image files do not decode: .*bad.png"):
+        plots.sample_images(files)
+    assert sheet(plots.sample_images(files, skip_bad=True, per_class=1))[0].shape == (3 * 13, 13, 3)
+    assert "top: 1 of 2 image files do not decode" in caplog.text

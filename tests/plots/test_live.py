@@ -35,6 +35,8 @@ def screen(monkeypatch):
         return Handle
 
     pytest.importorskip("IPython", reason="the live view is of notebooks")
+    plt.figure()  # matplotlib asks the real shell, once, before there is one that cannot answer
+    plt.close("all")  # that one, and what earlier tests of this process left open
     monkeypatch.setattr("IPython.get_ipython", Notebook)
     monkeypatch.setattr("IPython.display.display", display)
     monkeypatch.delenv("CLAMKIT_PROGRESS")

@@ -48,7 +48,7 @@ def test_class_accuracies(runs):
     assert titles(figure) == ["Class by class, crop lower bound 0.5"]
     names = [text.get_text() for text in axis.get_yticklabels()]
     assert names == ["class 5", "class 4", "class 3", "class 2", "class 1", "class 0"], "the worst on top"
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["Normal", "CLAM", "CLAM, KL"]
+    assert legend(figure) == ["Normal", "CLAM", "CLAM, KL"], "beside the data, not over it"
     _, normal, clam, _ = axis.collections
     assert normal.get_offsets()[:, 0].tolist() == NORMAL[-1][::-1]
     assert clam.get_offsets()[:, 0].tolist() == CLAM[-1][::-1]

@@ -329,7 +329,7 @@ def test_projections_worked_by_hand():
         (lambda: Box(3, -0.1, 0.5), "low must be from 0"),
         (lambda: Box(3, 0.1, np.nan), "nan"),
         (lambda: Permutahedron([]), "at least 1"),
-        (lambda: Permutahedron([[0.5, 0.5]]), "vector of 2"),
+        (lambda: Permutahedron([[0.5, 0.5]]), "each of 2 classes"),
         (lambda: Permutahedron([0.5, 0.6]), "sum 1.1"),
         (lambda: Permutahedron([1.5, -0.5]), "non-negative"),
         (lambda: Permutahedron([0.5, np.nan]), "nan"),
@@ -344,9 +344,9 @@ def test_sets_that_do_not_exist_are_refused(build, words):
 def test_vectors_that_do_not_fit_are_refused(kind):
     S = make(kind, 3, 0.5)
     for call in (S.contains, S.project, S.value, S.argmin):
-        with pytest.raises(ClamkitError, match="vector of 3"):
+        with pytest.raises(ClamkitError, match="each of 3 classes"):
             call([0.5, 0.5])
-        with pytest.raises(ClamkitError, match="nan or infinite"):
+        with pytest.raises(ClamkitError, match="is nan: it must be a finite number"):
             call([0.5, np.nan, 0.5])
     with pytest.raises(ClamkitError, match="non-negative"):
         S.project([0.5, -0.5, 1], "kl")
