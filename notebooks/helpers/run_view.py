@@ -37,6 +37,7 @@ SIZE, DPI = (11, 6.7), 100  # inches, pixels per inch: fits a screen of 1280 pix
 FIXED = {"figure.constrained_layout.use": False, "axes.titley": 1.0}  # a search for room would double a redraw's time
 LINES, SIGNS = ("-", "--", ":", "-."), ("o", "s", "^", "D")  # of the methods: colours are classes, in every panel
 GREY = "#b5b5b5"  # classes that are not chosen and have no colour of their own
+TICKS = 5  # along an axis, about: their numbers are what takes longest to draw
 MOST_CLASSES = 10  # that can be told apart as lines
 USUAL, WORST, CONFUSED, TAKEN_FOR, EXAMPLES = 3, 10, 5, 6, 6  # classes chosen at first; rows and columns below
 PARTS = ("weights", "accuracies", "gaps", "worst", "confusions", "examples")  # panels, row by row
@@ -211,11 +212,16 @@ class View:
             raise ClamkitError(f"{len(self.classes)} classes are too many lines: choose at most {MOST_CLASSES}.")
         for name, line in zip(self.runs, LINES, strict=False):
             if name in frames:
-                values = frames[name][list(self.classes)]
-                curves = [np.column_stack([values.index, curve]) for curve in values.to_numpy().T]
+                frame = frames[name]
+                epochs, values = frame.index.to_numpy(), frame.to_numpy()[:, frame.columns.get_indexer(self.classes)]
+                curves = [np.column_stack([epochs, curve]) for curve in values.T]
                 look = {"colors": [self.colours[chosen] for chosen in self.classes], "linestyles": line}
-                axis.add_collection(LineCollection(curves, linewidths=1.4, joinstyle="round", **look))
+                lines = LineCollection(curves, linewidths=1.4, joinstyle="round", **look)
+                axis.add_collection(lines, autolim=False)  # it would look at every point of every line
+                if np.isfinite(values).any():
+                    axis.update_datalim([(epochs[0], np.nanmin(values)), (epochs[-1], np.nanmax(values))])
         style.epoch_axis(axis, title)
+        axis.locator_params(nbins=TICKS)
 
     def _weights(self, axis: Axes) -> None:
         weighted = {name: _wide(run, "weight") for name, run in self.runs.items() if run is not self.baseline}
@@ -248,6 +254,7 @@ class View:
             axis.scatter(table[name], y, s=26, color=[colours.get(n, GREY) for n in names], marker=sign, zorder=2)
         axis.set_yticks(y, [_short(name) for name in names])
         axis.xaxis.set_major_formatter(style.PERCENT)
+        axis.locator_params(axis="x", nbins=TICKS)
         axis.set_title(f"worst classes at epoch {self.epoch}")
 
     def confusion_shares(self) -> pd.DataFrame:
@@ -317,8 +324,12 @@ def _wide(run: Run, column: str) -> pd.DataFrame:
 @lru_cache(maxsize=64)
 def _laid_out(run: Run) -> dict[str, pd.DataFrame]:
     """Every column as epochs × class names, once and not at every move of a slider."""
-    frame = run.history.pivot(index="epoch", columns="class", values=list(COLUMNS))
-    return {column: frame[column].set_axis(run.class_names, axis=1) for column in COLUMNS}
+    history, names = run.history.sort_values(["epoch", "class"]), run.class_names
+    epochs = pd.Index(history["epoch"].unique(), name="epoch")
+    if not np.array_equal(history["class"], np.tile(np.arange(len(names)), len(epochs))):
+        raise ValueError("not every class once in every epoch")
+    shape = len(epochs), len(names)
+    return {column: pd.DataFrame(history[column].to_numpy().reshape(shape), epochs, names) for column in COLUMNS}
 
 
 def _new_axes() -> tuple[Figure, dict[str, Axes]]:
