@@ -89,29 +89,30 @@ def _history(run: Run) -> pd.DataFrame:
 class CommittedRun(Run):
     """A run of which only the committed results are at hand; reads like any other, but for its predictions."""
 
-    def __init__(self, row: dict[str, Any], history: pd.DataFrame | Callable[[], pd.DataFrame]):
-        self._row, self._given = row, history
+    def __init__(self, row: Callable[[], dict[str, Any]], history: Callable[[], pd.DataFrame]):
+        self._row, self._read_history = row, history
 
     def __repr__(self) -> str:
         return f"CommittedRun({self.name})"
 
     @property
     def name(self) -> str:
-        return self._row["run"]
+        return self._row()["run"]
 
     @cached_property
     def config(self) -> RunConfig:
-        return config_of(self._row)
+        return config_of(self._row())
 
     @cached_property
     def _history(self) -> pd.DataFrame:
-        return self._given() if callable(self._given) else self._given
+        return self._read_history()
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         count = int(self._history["class"].max()) + 1
         names = class_names().get(self.config.dataset) or [f"class {i}" for i in range(count)]
-        return {name: self._row[name] for name in (*METRICS, "seconds")} | {"class_names": names}
+        row = self._row()
+        return {name: row[name] for name in (*METRICS, "seconds")} | {"class_names": names}
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -151,9 +152,15 @@ def committed_runs(grid: str, names: Collection[str] | None = None) -> Iterator[
         return
     histories = histories_of(grid, rows["run"] if len(rows) < FEW else None)
     places = histories.groupby("run", sort=False, observed=True).indices
-    for row in rows.to_dict("records"):
-        if row["run"] in places:
-            yield CommittedRun(row, partial(histories.take, places[row["run"]]))
+    columns = {column: rows[column].tolist() for column in rows}
+    for i, name in enumerate(columns["run"]):
+        if name in places:
+            yield CommittedRun(partial(_row_of, columns, i), partial(histories.take, places[name]))
+
+
+def _row_of(columns: dict[str, list], i: int) -> dict[str, Any]:
+    """A row when it is asked for: 100,000 dicts of sixty fields take long to make and much memory."""
+    return {column: values[i] for column, values in columns.items()}
 
 
 def runs_of(grid: str, configs: Iterable[RunConfig], store: RunStore | None = None) -> list[Run]:

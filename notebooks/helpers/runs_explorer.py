@@ -53,7 +53,7 @@ def find_runs(root: str | os.PathLike | None = None) -> tuple[pd.DataFrame, list
 
 def _committed(grid: str, rows: pd.DataFrame, place: int) -> Run:
     row = rows.iloc[place].to_dict()
-    return results.CommittedRun(row, results.histories_of(grid, [row["run"]]))
+    return results.CommittedRun(lambda: row, lambda: results.histories_of(grid, [row["run"]]))
 
 
 @lru_cache(maxsize=64)

@@ -147,7 +147,7 @@ def test_confusions_are_shares_of_the_true_class(many, monkeypatch):
 def test_a_committed_run_says_that_it_has_no_predictions(many):
     made = many(3, "clam")
     row = {"run": "some/clam", "dataset": "some", "method": "clam", "seconds": 1.0} | dict.fromkeys(METRICS, 0.1)
-    view = View({"CLAM": CommittedRun(row, made.history.assign(run="some/clam"))})
+    view = View({"CLAM": CommittedRun(lambda: row, lambda: made.history.assign(run="some/clam"))})
     with pytest.raises(ClamkitError, match="no predictions"):
         view.confusion_shares()
     shown = panels(view)
