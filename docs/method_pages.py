@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from clamkit.apps.words import points
 from clamkit.methods.specs import METHODS, PAPER_CLASSES, Method
 from clamkit.metrics import by_seed, seed_interval
 
@@ -206,9 +207,9 @@ def mean_and_spread(values: pd.Series) -> str:
 
 
 def difference(values: pd.Series) -> str:
+    """In points, the mean over seeds with its interval; what rounds to zero has no sign."""
     if values.empty:
         return ""
-    seeds = 100 * by_seed(values).to_numpy()
-    low, high = seed_interval(seeds)
-    interval = f" [{low:+.1f}, {high:+.1f}]" if len(seeds) > 1 else ""
-    return f" ({seeds.mean():+.1f}{interval})".replace("-", "−")
+    seeds = by_seed(values).to_numpy()
+    interval = f" [{', '.join(map(points, seed_interval(seeds)))}]" if len(seeds) > 1 else ""
+    return f" ({points(seeds.mean())}{interval})"

@@ -144,7 +144,7 @@ config, images = chosen.config, chosen.images
 say(*(chosen.why or chosen.title).splitlines())'''),
     ("large markdown", """## What the real {title} needs
 
-What to download, where to put it, what the folder given as `data_dir` lacks, disk, and hours: FLOP are counted, and the speed of this machine is that of some steps just measured. Reading the files comes on top. To begin, set `data_dir` and `minutes = None`."""),
+What to download, where to put it, what the folder given as `data_dir` lacks, disk, and hours: FLOP are counted, and the speed of this machine is that of some steps just measured: an estimate, and higher where the machine is busy. Reading the files comes on top. To begin, set `data_dir` and `minutes = None`."""),
     ("large output", '''print(preparation("{name}", data_dir))'''),
     ("markdown", "## The data"),
     ("output", '''print(images)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -192,6 +193,14 @@ def test_results_of_a_page_against_a_case_worked_by_hand(tmp_path):
     ((label, bounds, seeds, average, *_),) = method_pages.result_lines("clam", "Images", "g", {"g": grid})
     assert (label, bounds, seeds) == ("Images (`g`)", "0.3, 1", "2")
     assert average == "83.0 ± 1.4 (+3.0 [−9.7, +15.7])"  # t of 1 degree of freedom, 12.706, times 1.41/√2
+
+
+def test_what_rounds_to_zero_has_no_sign_on_a_page():
+    """Means of −0.04 and +0.04 points; t of 1 degree of freedom is 12.706, times √2·0.04/√2 is 0.5."""
+    index = pd.MultiIndex.from_product([[0.3], [0, 1]], names=["strength", "seed"])
+    assert method_pages.difference(pd.Series([-0.0004, 0.0004], index)) == " (0.0 [−0.5, +0.5])"
+    assert method_pages.difference(pd.Series([-0.0004, -0.0004], index)) == " (0.0 [0.0, 0.0])"
+    assert method_pages.difference(pd.Series([-0.0004], index[:1])) == " (0.0)"
 
 
 def test_the_table_of_contents_has_every_page(pages):

@@ -93,7 +93,9 @@ def class_accuracies(runs: Sequence[Run], *, most: int = 20) -> Figure:
     axis.set(yticks=y, yticklabels=first.index, xlabel="test accuracy")
     axis.xaxis.set_major_formatter(PERCENT)
     config = runs[0].config
-    axis.set_title(f"Class by class, {STRENGTH_NAMES[config.augmentation]} {config.strength:g}")
+    some = len(first) < len(runs[0].test_accuracy)
+    shown = f"The {len(first)} worst classes under {label(config.method)}" if some else "Class by class"
+    axis.set_title(f"{shown}, {STRENGTH_NAMES[config.augmentation]} {config.strength:g}")
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(runs))
     return figure
 

@@ -15,5 +15,5 @@ def imagenet_names() -> dict[str, str]:
 
 
 def readable(name: str) -> str:
-    """n01532829 as house finch; other names as they are."""
-    return imagenet_names().get(name, name)
+    """n01532829 as house finch, aquarium_fish as aquarium fish; other names as they are."""
+    return imagenet_names().get(name, name.replace("_", " "))

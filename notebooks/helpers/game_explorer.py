@@ -25,7 +25,7 @@ from clamkit.plots import style
 from clamkit.theory import game
 from clamkit.theory.sets import LowerBounded, SymmetricSet
 from helpers import players
-from helpers.theory_figures import CORNERS, MAPS, draw_triangle
+from helpers.theory_figures import CORNERS, MAP_NAMES, MAPS, draw_triangle
 
 SIZE, DPI = (8.4, 5.9), 100  # inches, pixels per inch: with the sliders it fits a screen of 1280 pixels
 FIXED = {"figure.constrained_layout.use": False, "axes.titley": 1.0}  # nothing jumps while sliders move, and no search
@@ -39,12 +39,12 @@ ABOVE = 28  # points from an axis to its title: room for two lines of legend, of
 LEGEND = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "borderaxespad": 0, "handlelength": 1.6}
 LEGEND |= {"columnspacing": 1.2, "labelspacing": 0.15}
 TITLES = ("class weights", "value of the game", "regret against its bound")
-_BLUE, _DASHED = {"color": style.COLOURS["clam"]}, {"color": "#333333", "ls": "--", "lw": 1.2}
+_DASHED = {"color": "#333333", "ls": "--", "lw": 1.2}
 CURVES: dict[str, tuple[int, str, dict[str, Any]]] = {  # panel, name and look of each column of `Settings.curves`
     "loss": (1, "value w·v of the round", {"color": "#aaaaaa", "lw": 1}),
-    "mean": (1, "its mean so far", _BLUE),
+    "mean": (1, "its mean so far", {}),
     "best": (1, "the best fixed weights so far", _DASHED),
-    "regret": (2, "regret: mean − best", _BLUE),
+    "regret": (2, "regret: mean − best", {}),
     "bound": (2, "bound D/(τt) + τ/8 (for KL and clip)", _DASHED),
 }
 SEQUENCES = ("learning curves", "drift", "alternating", "trap", "coin flips", "random")  # of `players.suite`
@@ -105,22 +105,23 @@ class Settings:
             axes = figure.subplots(2, 2, gridspec_kw={"wspace": 0.18, "hspace": 0.5}).flatten()
             figure.subplots_adjust(left=0.065, right=0.98, top=0.895, bottom=0.085)
             weights = self.play().weights[: min(upto or self.rounds, self.rounds)]
-            _draw_place(axes[0], self.play().S, weights)
-            axes[0].set_title(f"weights now: {self.projection} projection, τ = {self.tau:.3g}")
+            colour = MAPS[self.projection][0]
+            _draw_place(axes[0], self.play().S, weights, colour)
+            axes[0].set_title(f"weights now: {MAP_NAMES.get(self.projection, 'best response')}, τ = {self.tau:.3g}")
             place = axes[0].get_position(original=True)  # it has no legend, so it may end where the others' legends do
             place.y1 += (ABOVE - mpl.rcParams["axes.titlepad"]) / 72 / SIZE[1]
             axes[0].set_position(place)
-            _draw_curves(axes[1:], self.curves(), weights)
+            _draw_curves(axes[1:], self.curves(), weights, colour)
         return figure
 
 
-def _draw_curves(axes: Sequence[Axes], table: pd.DataFrame, weights: np.ndarray) -> None:
-    """Weights, value and regret of the rounds so far, on axes for the whole game."""
+def _draw_curves(axes: Sequence[Axes], table: pd.DataFrame, weights: np.ndarray, colour: str) -> None:
+    """Weights, value and regret of the rounds so far, on axes for the whole game; the colour is the projection's."""
     shown, (T, n) = table.iloc[: len(weights)], (len(table), weights.shape[1])
     for i, (weight, width) in enumerate(zip(weights.T, np.linspace(2.6, 1.2, n), strict=True), 1):
         axes[0].plot(shown.index, weight, lw=width, label=f"class {i}")  # where lines meet, all are seen
     for name, (panel, text, look) in CURVES.items():
-        axes[panel].plot(shown.index, shown[name], label=text, **look)
+        axes[panel].plot(shown.index, shown[name], label=text, **{"color": colour} | look)
     limits, in_columns = ((0, 1), (0, 1), _regret_limits([table])), ((n + 1) // 2 if n > 4 else n, 2, 1)
     for axis, title, ylim, columns in zip(axes, TITLES, limits, in_columns, strict=True):
         axis.set(xlabel="round", xlim=(0, T), ylim=ylim)
@@ -135,7 +136,7 @@ def _regret_limits(tables: Sequence[pd.DataFrame]) -> tuple[float, float]:
     return 1.1 * min(*(table["regret"].min() for table in tables), -highest / 6), 1.1 * highest
 
 
-def _draw_place(axis: Axes, S: SymmetricSet, weights: np.ndarray, colour: str = style.COLOURS["clam_kl"]) -> None:
+def _draw_place(axis: Axes, S: SymmetricSet, weights: np.ndarray, colour: str) -> None:
     """Where the weights are now: on the triangle of three classes with the way they came, else as bars."""
     if S.n == 3:
         draw_triangle(axis, S)

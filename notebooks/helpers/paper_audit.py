@@ -35,7 +35,7 @@ DATASET_NAMES = {
 }
 WORDS = DATASET_NAMES | {method: spec.label for method, spec in METHODS.items()}  # of what a margin is about
 WORDS |= {"inaturalist2018": "iNaturalist", "imagenet_real": "ReaL", "cov": "COV", "worst": "worst 10 %"}
-WORDS |= {f"tau={tau}": f"τ = {float(tau):g}" for tau in ("0.1", "0.5", "1.0", "2.0", "10.0")}
+WORDS |= {f"tau={tau}": f"τ = {float(tau):g}" for tau in ("0", "0.1", "0.5", "1.0", "2.0", "10.0")}
 TAU_METRICS = ("std", "cov", "range", "worst")  # those the appendix on τ speaks of
 
 

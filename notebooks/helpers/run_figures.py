@@ -30,6 +30,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from clamkit.engine.store import Run
@@ -173,7 +174,8 @@ def front(frame: pd.DataFrame, classes: int = 10) -> Figure:
             look = {"color": COLOURS[method], "marker": MARKERS[method], "ms": 5, "lw": 1, "elinewidth": 0.7}
             axis.errorbar(x, y, dy, dx, **look)
             if len(x) > 1:
-                place = {"xytext": (4, 3) if method == "clam" else (4, -9), "textcoords": "offset points"}
+                place = {"xytext": (4, 3) if method == "clam" else (4, -9), "textcoords": "offset points", "zorder": 5}
+                place["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # a number crosses no line
                 for value, at in zip(x.index, zip(x, y, strict=True), strict=True):
                     axis.annotate(f"{value:g}", at, size=6.5, color=COLOURS[method], **place)
         axis.set(title=f"CLAM's path: {title}", xlabel="average accuracy, %")
@@ -318,6 +320,8 @@ def shot_groups(groups: pd.DataFrame) -> Figure:
     groups: columns method, strength, seed, shots (ordered) and test_accuracy, one row for each run and group.
     """
     import seaborn as sns
+
+    groups = groups.assign(shots=groups["shots"].cat.rename_categories(lambda name: name.replace(" (", "\n(")))
 
     strengths = sorted(groups["strength"].unique(), reverse=True)
     figure, axes = plt.subplots(1, len(strengths), figsize=(WIDTH, 3.0), sharey=True, squeeze=False)

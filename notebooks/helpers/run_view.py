@@ -288,7 +288,12 @@ class View:
 
     def _examples(self, axis: Axes) -> None:
         """Test images of the worst classes, as what they are most often mistaken for."""
-        run, shares = self.runs[self.confused], self.confusion_shares()
+        try:
+            shares = self.confusion_shares()
+        except ClamkitError:  # the panel beside this one says why
+            axis.set_axis_off()
+            return
+        run = self.runs[self.confused]
         config, found = run.config, run.predictions
         dataset = images_of(config)
         if dataset.sha256 != run.summary.get("data"):
@@ -387,7 +392,7 @@ def _short(name: str, width: int = 16) -> str:
 def _say(axis: Axes, sentence: str, width: int) -> None:
     _empty(axis)
     axis.set_axis_off()
-    text = fill(shorten(sentence, 400), width)
+    text = fill(shorten(sentence[:1].upper() + sentence[1:], 400), width)
     axis.text(0.5, 0.5, text, ha="center", va="center", transform=axis.transAxes, color="#555555", style="italic")
 
 

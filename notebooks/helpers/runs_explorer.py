@@ -97,7 +97,7 @@ def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
     root: the runs folder, default `paths.runs()`.
     """
     table, left_out = find_runs(root)
-    narrow = {"layout": widgets.Layout(width="266px"), "style": {"description_width": "92px"}}
+    narrow = {"layout": widgets.Layout(width="244px"), "style": {"description_width": "86px"}}  # four fit beside files
     boxes = {key: widgets.Dropdown(description=key, **narrow) for key in SETTING}
     methods = widgets.SelectMultiple(description="methods", rows=5, **narrow)
     classes = widgets.SelectMultiple(description="classes", rows=5, **narrow)
@@ -199,8 +199,9 @@ def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
     export.on_click(offer)
     refill()
     columns = (list(boxes.values())[:3], list(boxes.values())[3:], [methods], [classes])
-    rows = widgets.HBox([widgets.VBox(column) for column in columns])
-    below = widgets.HBox([epoch, confused, export, links])
+    wrap = widgets.Layout(flex_flow="row wrap")
+    rows = widgets.HBox([widgets.VBox(column) for column in columns], layout=wrap)
+    below = widgets.HBox([epoch, confused, export, links], layout=wrap)
     return widgets.VBox([rows, below, numbers, image, notes])
 
 

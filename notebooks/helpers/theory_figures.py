@@ -126,16 +126,22 @@ def oscillation(plays: Mapping[str, Play], rounds: int = 60) -> Figure:
 
 
 @styled
-def convergence(lengths: Sequence[int], gaps: Mapping[str, Sequence[float]], bound: Sequence[float]) -> Figure:
-    """Gap of the averaged weights to the exact equilibrium against the number of rounds, log-log, with slopes."""
+def convergence(
+    lengths: Sequence[int], gaps: Mapping[str, Sequence[float]], bounds: Mapping[str, Sequence[float]]
+) -> Figure:
+    """Gap of the averaged weights to the exact equilibrium against the number of rounds, log-log, with slopes.
+
+    bounds: by what the legend calls them
+    """
     figure, axis = plt.subplots(figsize=(5.2, 3.2))
     for name, gap in gaps.items():
         slope = np.polyfit(np.log(lengths), np.log(gap), 1)[0]
         axis.loglog(lengths, gap, "-o", label=f"{name}: slope {slope:.2f}".replace("-", "−"))
-    axis.loglog(lengths, bound, color="#999999", ls="--", label="√(ln n / 2T)")
+    for name, bound in bounds.items():
+        axis.loglog(lengths, bound, color="#999999", ls="--", label=name)
     title = "Averaged weights reach the equilibrium"
     axis.set(xlabel="rounds T", ylabel="value of the average − equilibrium", title=title)
-    axis.legend()
+    axis.legend(loc="lower left")
     return figure
 
 
@@ -161,7 +167,9 @@ def regrets(frame: pd.DataFrame, bounds: Mapping[str, Callable[[int, int], float
         axis.set_title(MAP_NAMES[projection])
     for axis in axes[-1]:
         axis.set_xlabel("rounds T")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    handles[-1] = Line2D([], [], color="#000000", marker="o", ms=3)  # the colour of a line is that of its panel's map
+    figure.legend(handles, names, loc="outside lower center", ncols=3)
     return figure
 
 
@@ -172,16 +180,17 @@ def welfare(functions: Mapping[str, Callable[[np.ndarray], float]], total: float
     v = v[(v <= 1).all(axis=1)]
     points = v / total @ CORNERS
     figure, axes = plt.subplots(1, len(functions), figsize=(1.85 * len(functions), 2.0))
+    levels = np.linspace(0, total / 3 + 1e-9, 11)
     for axis, (name, f) in zip(axes, functions.items(), strict=True):
         values = np.array([f(row) for row in v])
-        drawn = axis.tricontourf(*points.T, values, levels=np.linspace(0, total / 3 + 1e-9, 13), cmap="viridis")
+        drawn = axis.tricontourf(*points.T, values, levels=levels, cmap="viridis")
         axis.set(title=name, aspect="equal")
         axis.axis("off")
         box = {"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none", "alpha": 0.7}
         for place, corner in enumerate(CORNERS, 1):
             at = CORNERS.mean(axis=0) + 0.42 * (corner - CORNERS.mean(axis=0))
             axis.text(*at, f"class {place}", ha="center", va="center", fontsize=7, bbox=box)
-    figure.colorbar(drawn, ax=axes, shrink=0.8, label="f(v)", format="%.2f")
+    figure.colorbar(drawn, ax=axes, shrink=0.8, label="f(v)", format="%.1f", ticks=levels[::2])
     return figure
 
 

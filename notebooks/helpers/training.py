@@ -83,10 +83,15 @@ def plan(
             continue
         expected = costs.training_seconds(candidate, images) * (2 if other else 1) / 60
         if expected <= minutes or not left:
-            said += f"trained here, in some {math.ceil(expected)} minute{'s' * (expected > 1)}."
+            said += f"trained here, in about {_minutes(expected)}."
             return Plan(candidate, other, images, kept, title, said)
-        said += f"some {expected:,.0f} minutes of training, more than minutes={minutes:g}; minutes=None begins it.\n"
+        said += f"{_minutes(expected)} of training, more than minutes={minutes:g}; minutes=None begins it.\n"
     raise ClamkitError(said)
+
+
+def _minutes(expected: float) -> str:
+    whole = max(1, math.ceil(expected))
+    return "a minute" if whole == 1 else f"{whole:,} minutes"
 
 
 def _smaller(config: RunConfig, fields: Fields) -> RunConfig:

@@ -25,9 +25,10 @@ NAMES = {metric: metric for metric in METRICS} | {  # as they are called in a se
 
 
 def say(*sentences: str) -> None:
-    """Print each sentence as a paragraph of its own, no wider than a page."""
+    """Print each sentence as a paragraph of its own, no wider than a page; a number keeps its percent sign."""
     for sentence in sentences:
-        print(textwrap.fill(sentence, 110, break_on_hyphens=False))
+        kept = sentence.replace(" %", "\N{NO-BREAK SPACE}%")
+        print(textwrap.fill(kept, 110, break_on_hyphens=False).replace("\N{NO-BREAK SPACE}%", " %"))
 
 
 def overall_verdict(table: pd.DataFrame, level: float = LEVEL) -> str:

@@ -60,6 +60,7 @@ def test_names_of_imagenet():
     assert list(names) == sorted(names), "the order of the labels"
     assert readable("n01440764") == "tench"
     assert readable("Shirt") == "Shirt"
+    assert readable("aquarium_fish") == "aquarium fish"
 
 
 def test_predictions_are_found_or_not(tmp_path, monkeypatch):

@@ -50,15 +50,15 @@ def test_oscillation(played):
 
 def test_convergence_says_the_slope():
     lengths = np.array([10, 100, 1000])
-    figure = theory_figures.convergence(lengths, {"a": lengths**-0.5, "b": 1 / lengths}, [0.2, 0.1, 0.05])
+    figure = theory_figures.convergence(lengths, {"a": lengths**-0.5, "b": 1 / lengths}, {"bound": [0.2, 0.1, 0.05]})
     (axis,) = figure.axes
     assert [text.get_text() for text in axis.get_legend().get_texts()] == [
         "a: slope −0.50",
         "b: slope −1.00",
-        "√(ln n / 2T)",
+        "bound",
     ]
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
-    assert lines(axis)["√(ln n / 2T)"] == [0.2, 0.1, 0.05]
+    assert lines(axis)["bound"] == [0.2, 0.1, 0.05]
 
 
 def test_regrets_are_the_largest_of_the_suite():

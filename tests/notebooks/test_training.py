@@ -72,10 +72,17 @@ def test_a_long_training_is_not_begun_unasked(no_results, takes):
     takes(6)
     config = RunConfig(epochs=50, seed=5)
     chosen = training.plan(config, "fashion_mnist_mini", beside="normal", minutes=10)  # 6 minutes each
-    assert "some 12 minutes of training, more than minutes=10" in chosen.why
+    assert "12 minutes of training, more than minutes=10" in chosen.why
     assert (chosen.config.epochs, chosen.config.seed) == (15, 5), "the last is taken in any case"
     assert training.plan(config, "fashion_mnist_mini", minutes=10).config.epochs == 50, "one run alone is short enough"
     assert training.plan(config, "fashion_mnist_mini", beside="normal").config.epochs == 50, "asked for"
+
+
+@pytest.mark.parametrize(("minutes", "said"), [(0.01, "a minute"), (0.5, "a minute"), (1.2, "3 minutes")])
+def test_how_long_it_takes_is_said_in_whole_minutes(no_results, takes, minutes, said):
+    takes(minutes)
+    chosen = training.plan(RunConfig(seed=5), "fashion_mnist_mini", beside="normal", minutes=10)
+    assert chosen.why.endswith(f"trained here, in about {said}."), "of both runs"
 
 
 def test_ones_own_data_is_not_replaced():

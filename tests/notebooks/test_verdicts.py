@@ -104,3 +104,5 @@ def test_words_and_numbers(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert max(map(len, lines)) <= 110
+    say("x" * 107 + " 5 % of it")
+    assert capsys.readouterr().out.splitlines() == ["x" * 107, "5 % of it"], "a number keeps its percent sign"

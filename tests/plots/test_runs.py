@@ -53,6 +53,7 @@ def test_class_accuracies(runs):
     assert normal.get_offsets()[:, 0].tolist() == NORMAL[-1][::-1]
     assert clam.get_offsets()[:, 0].tolist() == CLAM[-1][::-1]
     assert [len(c.get_offsets()) for c in plots.class_accuracies(runs, most=2).axes[0].collections[1:]] == [2] * 3
+    assert titles(plots.class_accuracies(runs, most=2)) == ["The 2 worst classes under Normal, crop lower bound 0.5"]
 
 
 def test_weight_evolution(runs):
