@@ -36,7 +36,7 @@ def test_labels_of_any_whole_number_type_weigh_the_same():
     clam = CLAM(10)
     clam.step(accuracy=np.linspace(0, 1, 10))
     for kind in (torch.uint8, torch.int16, torch.int32):
-        torch.testing.assert_close(clam(logits, y.to(kind)), clam.loss(logits, y))  # uint8 as a mask picks other weights
+        torch.testing.assert_close(clam(logits, y.to(kind)), clam.loss(logits, y))  # uint8 as a mask picks others
     clam.forget()
     clam.observe(logits, y.to(torch.uint8))
     assert clam.seen.tolist() == [1] * 10
