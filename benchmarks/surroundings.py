@@ -24,8 +24,8 @@ from clamkit.errors import ClamkitError
 from clamkit.lab.execution import Processes, execute_notebook, run_outcome
 from clamkit.lab.grids import DEFAULT_NOTEBOOK, Grid
 from clamkit.methods.weighters import CLAM
-from clamkit.metrics import fairness_over_epochs
 from clamkit.theory.sets import PROJECTIONS, Box, LowerBounded, Permutahedron, RatioBounded
+from helpers.run_measures import fairness_over_epochs
 from measure import child, cpu_seconds, interleaved, row, seconds
 
 INATURALIST = 8_142  # classes of iNaturalist 2018

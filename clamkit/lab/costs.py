@@ -53,25 +53,23 @@ def _hours(seconds: float) -> str:
 
 def training_flop(config: RunConfig, data: Dataset | None = None) -> float:
     """FLOP of the training passes of a run, forward and backward: on its data, or else on a dataset of SHAPES."""
-    if data:
-        kept = len(data.y_train)
-    else:
-        images, _, _, classes = SHAPES[config.dataset]
-        kept = config.per_class * classes if config.per_class else images - config.holdout * classes
-    return flop_per_image(*_setting(config, data)) * kept * config.epochs
+    images, setting = _setting(config, data)
+    return flop_per_image(*setting) * images * config.epochs
 
 
 def training_seconds(config: RunConfig, data: Dataset | None = None) -> float:
     """What the training passes of a run take on this machine, by steps just measured; reading files comes on top."""
-    return training_flop(config, data) / flop_per_second(*_setting(config, data), config.amp)
+    return training_flop(config, data) / flop_per_second(*_setting(config, data)[1], config.amp)
 
 
-def _setting(config: RunConfig, data: Dataset | None = None) -> Setting:
+def _setting(config: RunConfig, data: Dataset | None) -> tuple[int, Setting]:
+    """How many images a run trains on, and what."""
     if data:
-        channels, side, classes = data.channels, data.x_train.shape[2], data.num_classes
+        images, channels, side, classes = len(data.y_train), data.channels, data.x_train.shape[2], data.num_classes
     else:
-        _, channels, side, classes = SHAPES[config.dataset]
-    return config.model, classes, channels, config.stem, config.image_size or side
+        images, channels, side, classes = SHAPES[config.dataset]
+        images = config.per_class * classes if config.per_class else images - config.holdout * classes
+    return images, (config.model, classes, channels, config.stem, config.image_size or side)
 
 
 @cache

@@ -6,7 +6,6 @@ from clamkit.metrics.accuracy import (
     TAIL,
     class_accuracy,
     fairness,
-    fairness_over_epochs,
     tail_size,
 )
 from clamkit.metrics.statistics import (
@@ -27,6 +26,6 @@ from clamkit.metrics.statistics import (
 
 __all__ = [
     "FEWEST", "HIGHER_IS_BETTER", "LEVEL", "METRICS", "POINT", "TAIL", "by_seed", "class_accuracy",
-    "class_changes", "compare", "compare_groups", "decide", "fairness", "fairness_over_epochs", "holm",
-    "sampling_std", "seed_interval", "seed_test", "tail_size", "wilson",
+    "class_changes", "compare", "compare_groups", "decide", "fairness", "holm", "sampling_std",
+    "seed_interval", "seed_test", "tail_size", "wilson",
 ]  # fmt: skip

@@ -1,19 +1,16 @@
-"""Class accuracies and how evenly they are spread (paper, appendix "Evaluation Metrics"); the same for every epoch.
+"""Class accuracies and how evenly they are spread (paper, appendix "Evaluation Metrics").
 
 Accuracies are fractions from 0 to 1 everywhere; the paper prints percent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
 from clamkit.checks import check_labels
-from clamkit.errors import ClamkitError, check_known
+from clamkit.errors import ClamkitError
 
 TAIL = 0.10  # the paper's "worst 10 % of the classes"
 METRICS = ("average", "std", "cov", "range", "decile_range", "worst", "best")  # what `fairness` gives
@@ -33,22 +30,6 @@ def class_accuracy(y_true: ArrayLike, y_pred: ArrayLike, num_classes: int) -> np
     seen = np.bincount(y_true, minlength=num_classes)
     right = np.bincount(y_true[y_true == y_pred], minlength=num_classes)
     return np.divide(right, seen, out=np.full(num_classes, np.nan), where=seen > 0)
-
-
-def checked_accuracies(acc: ArrayLike, classes: Any = None, rows: Sequence[str] | None = None) -> np.ndarray:
-    """Checked float64 array: a vector over classes or, where `rows` names the rows, rows × classes."""
-    acc = np.asarray(acc, dtype=np.float64)
-    if acc.ndim != (1 if rows is None else 2) or acc.shape[-1] < 2:
-        raise ClamkitError(f"class accuracies have shape {acc.shape}: give a number for each of at least two classes.")
-    bad = np.argwhere(~((acc >= 0) & (acc <= 1)))
-    if bad.size:
-        place = bad[0][-1] if classes is None else classes[bad[0][-1]]
-        where = "" if rows is None else f" in {rows[bad[0][0]]}"
-        raise ClamkitError(
-            f"the accuracy of class {place}{where} is {acc[tuple(bad[0])]}: accuracies are fractions from 0 to 1 "
-            f"({len(bad)} of {acc.size} are not; divide percentages by 100, leave classes without samples out)."
-        )
-    return acc
 
 
 def tail_size(num_classes: int, tail: float = TAIL) -> int:
@@ -72,7 +53,16 @@ def fairness(acc: ArrayLike, tail: float = TAIL) -> pd.Series:
     >>> fairness([0.9, 0.8, 0.4])[["average", "std", "worst"]].round(3).tolist()
     [0.7, 0.265, 0.4]
     """
-    return pd.Series(fairness_of_rows(checked_accuracies(acc), tail))
+    acc = np.asarray(acc, dtype=np.float64)
+    if acc.ndim != 1 or acc.size < 2:
+        raise ClamkitError(f"class accuracies have shape {acc.shape}: give a number for each of at least two classes.")
+    bad = np.flatnonzero(~((acc >= 0) & (acc <= 1)))
+    if bad.size:
+        raise ClamkitError(
+            f"the accuracy of class {bad[0]} is {acc[bad[0]]}: accuracies are fractions from 0 to 1 "
+            f"({bad.size} of {acc.size} are not; divide percentages by 100, leave classes without samples out)."
+        )
+    return pd.Series(fairness_of_rows(acc, tail))
 
 
 def fairness_of_rows(acc: np.ndarray, tail: float) -> dict[str, np.ndarray]:
@@ -84,28 +74,3 @@ def fairness_of_rows(acc: np.ndarray, tail: float) -> dict[str, np.ndarray]:
     with np.errstate(invalid="ignore"):  # nothing right in any class: 0 / 0 is nan
         cov = std / average
     return dict(zip(METRICS, (average, std, cov, acc[..., -1] - acc[..., 0], best - worst, worst, best), strict=True))
-
-
-def fairness_over_epochs(history: pd.DataFrame, column: str = "test_accuracy", tail: float = TAIL) -> pd.DataFrame:
-    """`fairness` of every epoch of a run's history: a frame indexed by epoch, one column for each metric."""
-    wide = epochs_by_classes(history, column)
-    acc = checked_accuracies(wide, classes=wide.columns, rows=[f"epoch {epoch}" for epoch in wide.index])
-    return pd.DataFrame(fairness_of_rows(acc, tail), index=wide.index)
-
-
-def epochs_by_classes(history: pd.DataFrame, column: str) -> pd.DataFrame:
-    for name in ("epoch", "class", column):
-        check_known("history column", name, history)
-    if not len(history):
-        raise ClamkitError("the history has no rows: train at least one epoch.")
-    if not np.isfinite(history[["epoch", "class"]].to_numpy(dtype=np.float64)).all():
-        raise ClamkitError("the history has epochs or classes that are no numbers: give it as a run has it.")
-    twice = history.duplicated(["epoch", "class"])
-    if twice.any():
-        epoch, klass = history.loc[twice, ["epoch", "class"]].iloc[0]
-        raise ClamkitError(f"epoch {epoch} has class {klass} twice: give the history of one run.")
-    wide = history.pivot(index="epoch", columns="class", values=column)
-    if wide.size != len(history):
-        few = history.groupby("epoch").size().idxmin()
-        raise ClamkitError(f"epoch {few} lacks some of the {wide.shape[1]} classes: every epoch needs the same ones.")
-    return wide

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -35,23 +35,15 @@ TITLES = {  # of metrics, with the direction that is better
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}%".replace("-", "−"))
 
 
-class _OfMethods(Mapping[str, str]):
-    """One field of every method by its name, read from METHODS each time: a method added later is there too."""
+class _OfMethods(dict[str, str]):
+    """One field of every method by its name; what is added to METHODS later, or is not in its list, is found too."""
 
     def __init__(self, field: str):
+        super().__init__({name: getattr(method, field) for name, method in METHODS.items()})
         self.field = field
 
-    def __getitem__(self, method: str) -> str:
+    def __missing__(self, method: str) -> str:
         return getattr(METHODS[method], self.field)
-
-    def __contains__(self, method: object) -> bool:
-        return method in METHODS
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(METHODS)
-
-    def __len__(self) -> int:
-        return len(METHODS)
 
 
 COLOURS = _OfMethods("colour")

@@ -2,7 +2,7 @@
 
 05  by_strength, order_agreement
 20  paper_table (what the paper prints, beside our own)
-21  spread_by_epoch, against_normal (also 23: differences to Normal, epoch by epoch or rank by rank)
+21  fairness_over_epochs, spread_by_epoch; against_normal (also 23: differences to Normal, by epoch or by rank)
 22  weight_orders, settling_epoch (when the order of the class weights is found)
 23  by_rank
 24  crop_changes (what the tightest crop does to each class)
@@ -20,11 +20,10 @@ from numpy.typing import ArrayLike
 
 from clamkit.checks import fraction
 from clamkit.engine.store import Run
-from clamkit.errors import ClamkitError
+from clamkit.errors import ClamkitError, check_known
 from clamkit.lab import paper, tables
 from clamkit.methods.specs import METHODS
-from clamkit.metrics import LEVEL, compare_groups, fairness_over_epochs, holm, seed_interval, seed_test, tail_size
-from clamkit.metrics.accuracy import epochs_by_classes
+from clamkit.metrics import LEVEL, TAIL, compare_groups, fairness, holm, seed_interval, seed_test, tail_size
 
 SETTING = ["method", "strength", "seed"]
 SHOTS = (20, 100)  # a class has few training images below the first, many above the second
@@ -48,6 +47,36 @@ def against_normal(frame: pd.DataFrame, x: str, y: str) -> dict[str, pd.DataFram
     wide = frame.astype({y: float}).pivot_table(index=SETTING, columns=x, values=y).reset_index()
     found = {method: compare_groups(wide, method, "normal", places) for method in methods}
     return {method: table.set_axis(places).rename_axis(x) for method, table in found.items() if table["n"].max()}
+
+
+def epochs_by_classes(history: pd.DataFrame, column: str) -> pd.DataFrame:
+    """One column of a history as epochs × classes; refused where it is not that of one whole run."""
+    for name in ("epoch", "class", column):
+        check_known("history column", name, history)
+    if not len(history):
+        raise ClamkitError("the history has no rows: train at least one epoch.")
+    if not np.isfinite(history[["epoch", "class"]].to_numpy(dtype=np.float64)).all():
+        raise ClamkitError("the history has epochs or classes that are no numbers: give it as a run has it.")
+    twice = history.duplicated(["epoch", "class"])
+    if twice.any():
+        epoch, klass = history.loc[twice, ["epoch", "class"]].iloc[0]
+        raise ClamkitError(f"epoch {epoch} has class {klass} twice: give the history of one run.")
+    wide = history.pivot(index="epoch", columns="class", values=column)
+    if wide.size != len(history):
+        few = history.groupby("epoch").size().idxmin()
+        raise ClamkitError(f"epoch {few} lacks some of the {wide.shape[1]} classes: every epoch needs the same ones.")
+    return wide
+
+
+def fairness_over_epochs(history: pd.DataFrame, column: str = "test_accuracy", tail: float = TAIL) -> pd.DataFrame:
+    """`fairness` of every epoch of a run's history: a frame indexed by epoch, one column for each metric."""
+    rows = {}
+    for epoch, accuracies in epochs_by_classes(history, column).iterrows():
+        try:
+            rows[epoch] = fairness(accuracies, tail)
+        except ClamkitError as error:
+            raise ClamkitError(f"epoch {epoch}: {error}") from error
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("epoch")
 
 
 def spread_by_epoch(runs: Sequence[Run]) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from clamkit.lab.runner import plan
 from clamkit.methods import criterion
 from clamkit.methods.weighters import build_method
 from clamkit.theory.sets import LowerBounded
+from helpers.run_measures import fairness_over_epochs
 from tests.faults.load import grid, make_runs
 
 
@@ -182,7 +183,7 @@ def test_histories_of_a_thousand_classes(tmp_path):
     run.save_history(columns)
     history = run.history
     assert np.array_equal(history["weight"].to_numpy().reshape(60, 1000), columns["weight"])
-    fair = metrics.fairness_over_epochs(history)
+    fair = fairness_over_epochs(history)
     assert fair["worst"].iloc[-1] == pytest.approx(np.sort(columns["test_accuracy"][-1])[:100].mean())
 
 

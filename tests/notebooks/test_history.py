@@ -8,6 +8,7 @@ import pytest
 
 from clamkit import metrics
 from clamkit.errors import ClamkitError
+from helpers.run_measures import fairness_over_epochs
 
 
 def history(weights, accuracies=None) -> pd.DataFrame:
@@ -27,17 +28,17 @@ def history(weights, accuracies=None) -> pd.DataFrame:
 
 def test_fairness_over_epochs_is_fairness_of_each():
     acc = np.random.default_rng(0).random((7, 25))
-    got = metrics.fairness_over_epochs(history(acc, acc))
+    got = fairness_over_epochs(history(acc, acc))
     assert list(got.index) == list(range(1, 8))
     for epoch, row in got.iterrows():
         np.testing.assert_allclose(row, metrics.fairness(acc[epoch - 1]))
-    by_weight_column = metrics.fairness_over_epochs(history(acc, acc), column="weight", tail=0.2)
+    by_weight_column = fairness_over_epochs(history(acc, acc), column="weight", tail=0.2)
     np.testing.assert_allclose(by_weight_column.loc[3], metrics.fairness(acc[2], tail=0.2))
 
 
 def test_a_thousand_classes_over_a_hundred_epochs():
     acc = np.random.default_rng(0).random((100, 1000))
-    got = metrics.fairness_over_epochs(history(acc, acc))
+    got = fairness_over_epochs(history(acc, acc))
     ascending = np.sort(acc, axis=1)
     np.testing.assert_allclose(got["decile_range"], ascending[:, -100:].mean(axis=1) - ascending[:, :100].mean(axis=1))
 
@@ -47,7 +48,7 @@ def test_a_thousand_classes_over_a_hundred_epochs():
     [
         (
             lambda h: h.assign(test_accuracy=np.where((h["epoch"] == 2) & (h["class"] == 1), np.nan, 0.5)),
-            "class 1 in epoch 2",
+            "epoch 2: the accuracy of class 1",
         ),
         (lambda h: h[(h["epoch"] != 2) | (h["class"] != 1)], "epoch 2 lacks"),
         (lambda h: pd.concat([h, h]), "twice"),
@@ -58,4 +59,4 @@ def test_a_thousand_classes_over_a_hundred_epochs():
 )
 def test_bad_histories_are_refused(change, says):
     with pytest.raises(ClamkitError, match=re.escape(says)):
-        metrics.fairness_over_epochs(change(history(np.ones((3, 4)))))
+        fairness_over_epochs(change(history(np.ones((3, 4)))))
