@@ -144,6 +144,7 @@ def test_status_fits_80_columns_also_with_the_longest_names(tmp_path):
         assert words in text
 
 
+@pytest.mark.slow
 def test_what_the_demo_presents(memory_run, tmp_path):
     accuracy = {"normal": [0.9, 0.5, 0.4], "clam": [0.8, 0.6, 0.55], "clam_kl": [0.82, 0.62, 0.5]}
     runs = [

@@ -76,6 +76,7 @@ def test_links(tmp_path, link, fault):
         ]
 
 
+@pytest.mark.slow
 def test_every_page_of_the_project_links_to_what_is_there():
     made = [ROOT / name for name in build.generated()]
     assert build.faults_of_sources(ROOT, made) == []

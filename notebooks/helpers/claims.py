@@ -377,7 +377,7 @@ def regime_summary(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
         means = 100 * normal[["trained", "average", "std", "worst"]].mean()
         trained = frame["method"] != CONTROL
         rows[where] = {"runs": int(trained.sum()), "seeds": normal["seed"].nunique()} | means.round(1).to_dict()
-        rows[where]["paper"] = known.item() if len(known) else np.nan
+        rows[where]["paper"] = f"{known.item():.1f}" if len(known) else "–"
     return pd.DataFrame(rows).T.astype({"runs": int, "seeds": int}) if rows else pd.DataFrame()
 
 

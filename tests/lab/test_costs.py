@@ -19,6 +19,7 @@ def test_flop_of_a_fastnet_by_hand():
     assert costs.training_flop(config) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_papers_run_costs_what_is_known_of_resnet50():
     """4.1 billion multiply-adds an image at 224 px: three times that for training, 100 epochs of 50,000 images."""
     config = RunConfig(**recipe("paper", "cifar10"))

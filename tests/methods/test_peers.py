@@ -407,6 +407,7 @@ def test_every_method_has_its_cell_in_the_table_of_games(root):
         assert (looks_at in ("−", "sizes")) == (method.every == "never"), name
 
 
+@pytest.mark.slow
 def test_all_methods_fit_into_one_figure(memory_run):
     from clamkit import plots
     from clamkit.engine.store import as_frame

@@ -55,6 +55,7 @@ def test_the_average_is_held(name, monkeypatch):
     assert coverage(*CASES[name], times=200)["average"] >= 0.93
 
 
+@pytest.mark.slow
 def test_a_ladder_is_held_in_a_few_samples():
     assert min(coverage(*CASES["a ladder of ten classes"], times=12).values()) >= 0.75
 

@@ -168,6 +168,7 @@ def test_regimes(memory_run):
     assert len(beside) == 3, "CLAM; with KL only another step has run"
 
 
+@pytest.mark.slow
 def test_without_any_runs():
     found = claims.findings(lambda grid: [])
     assert set(found["verdict"]) == {"no runs yet"}

@@ -104,6 +104,7 @@ def walk(widget):
         yield from walk(child)
 
 
+@pytest.mark.slow
 def test_the_slider_moves_along_the_front(logits):
     explorer = page.diagnose_explorer()
     widgets = controls(explorer)
@@ -126,6 +127,7 @@ def test_the_slider_moves_along_the_front(logits):
     assert any(f"{100 * path['worst'].iloc[1]:.1f} %" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_two_models_and_a_bad_one_after_them(logits):
     explorer = page.diagnose_explorer()
     widgets = controls(explorer)

@@ -87,6 +87,7 @@ def test_colours_are_classes_in_every_panel(many):
     assert not worst.get_legend(), "it would cover points"
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_drawn_again(many, monkeypatch):
     """And the picture is the one that is drawn anew."""
     runs = {"Normal": many(12, "normal"), "CLAM": many(12, "clam")}
@@ -107,6 +108,7 @@ def test_only_what_changed_is_drawn_again(many, monkeypatch):
     assert (np.abs(whole - pixels(moved)).max(axis=2) > 60).mean() < 0.002, "but for how the epoch's line is drawn"
 
 
+@pytest.mark.slow
 def test_kept_axes_draw_what_new_ones_do(many):
     """Whatever was in them before: other limits, other classes, a sentence."""
     few, lots = many(3, "clam", epochs=2), many(12, "clam", epochs=30)

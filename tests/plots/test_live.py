@@ -72,6 +72,7 @@ def test_each_training_has_its_picture(screen, monkeypatch):
     assert (len(shown), len(updated)) == (2, 2)
 
 
+@pytest.mark.slow
 def test_the_drawing_is_that_of_a_finished_run(memory_run):
     accuracy, weight = np.random.default_rng(0).random((2, 4, 5))
     run = memory_run(accuracy, weight, method="clam")

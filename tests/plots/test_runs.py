@@ -24,6 +24,7 @@ def runs(memory_run):
     ]
 
 
+@pytest.mark.slow
 def test_fairness_over_strength(runs, memory_run):
     weaker = [memory_run(np.array(CLAM) + 0.02, method=run.config.method, crop_lower_bound=1.0) for run in runs]
     figure = plots.fairness_over_strength(as_frame([*runs, *weaker]))
