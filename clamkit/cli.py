@@ -222,7 +222,11 @@ def sweep_command(
         finished = _sweep(wanted, runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
         say(f"{len(finished)} runs of {grid} are done here")
         if select:
-            say(str(selection.select(finished, fields, by=by, wanted=wanted.configs())))
+            from clamkit.engine.store import RunStore
+            from clamkit.lab.results import runs_of
+
+            candidates = runs_of(grid, wanted.configs(), RunStore(runs))
+            say(str(selection.select(candidates, fields, by=by, wanted=wanted.configs())))
 
 
 def _grid(name: str, recipe: str | None = None) -> Grid:

@@ -1,4 +1,4 @@
-"""The free control: what class biases, fitted on its held-out images, make of a finished run. Nothing is trained."""
+"""What a finished run does on its held-out images, and the free control: class biases fitted there without training."""
 
 from __future__ import annotations
 
@@ -63,6 +63,15 @@ class BiasedRun(Run):
         last = history["epoch"] == history["epoch"].max()
         history.loc[last, "test_accuracy"] = self._accuracy[history.loc[last, "class"]]
         return history
+
+
+def held_out_accuracy(run: Run) -> np.ndarray:
+    """Of each class under the final network, on the images that the run kept out of training; committed or its own."""
+    committed = getattr(run, "held_out_accuracy", None)
+    if committed is not None:
+        return committed
+    logits = run.logits
+    return class_accuracy(logits.holdout_labels, logits.holdout.argmax(1), logits.holdout.shape[1])
 
 
 def with_biases(run: Run, *, objective: str = OBJECTIVE, max_cost: float | None = None) -> BiasedRun:

@@ -2,7 +2,7 @@
 
 `data/results/<grid>.csv` has a row for each run (config, final metrics, wall time, versions), `<grid>.parquet` the
 weight and accuracies of each of their epochs and classes, and `class_names.json` what the classes are called. Of runs
-with held-out images the class accuracies with biases are there too, as the logits do not travel.
+with held-out images the class accuracies on these and those with biases are there too, as the logits do not travel.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from clamkit.engine.config import WITHOUT_EFFECT, RunConfig
 from clamkit.engine.store import COLUMNS, Run, RunFolder, RunStore, as_frame
 from clamkit.errors import ClamkitError
 from clamkit.files import atomic, flush, write_json
-from clamkit.lab.controls import with_biases
+from clamkit.lab.controls import held_out_accuracy, with_biases
 from clamkit.lab.grids import Grid
 from clamkit.metrics import METRICS
 
 FINAL = "final_accuracy"  # of a class under the final network; stands in the rows of the last epoch
 FEW, ROW_GROUP = 1000, 100_000  # runs that are picked out of a file; rows that are read for one of them
 BIASED = "biased_accuracy"  # the same with class biases fitted on the held-out images, where the run has its logits
+HELD_OUT = "held_out_accuracy"  # of a class on the held-out images, without biases
 
 
 def folder() -> Path:
@@ -79,10 +80,11 @@ def _history(run: Run) -> pd.DataFrame:
     history = run.history.assign(run=run.name)
     last = history["epoch"] == history["epoch"].max()
     history.loc[last, FINAL] = run.test_accuracy.to_numpy()
-    history[BIASED] = np.nan
+    history[[BIASED, HELD_OUT]] = np.nan
     if run.config.holdout and run.config.keep_logits:
         history.loc[last, BIASED] = with_biases(run).test_accuracy.to_numpy()
-    types = {"epoch": "int16", "class": "int16"} | dict.fromkeys((*COLUMNS, FINAL, BIASED), "float32")
+        history.loc[last, HELD_OUT] = held_out_accuracy(run)
+    types = {"epoch": "int16", "class": "int16"} | dict.fromkeys((*COLUMNS, FINAL, BIASED, HELD_OUT), "float32")
     return history[["run", *types]].astype(types)
 
 
@@ -116,7 +118,7 @@ class CommittedRun(Run):
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        return self._history.drop(columns=["run", FINAL, BIASED], errors="ignore").reset_index(drop=True)
+        return self._history.drop(columns=["run", FINAL, BIASED, HELD_OUT], errors="ignore").reset_index(drop=True)
 
     @property
     def test_accuracy(self) -> pd.Series:
@@ -133,6 +135,11 @@ class CommittedRun(Run):
     def biased_accuracy(self) -> np.ndarray | None:
         """Of each class with biases; None where the run had no held-out images."""
         return self._of_last_epoch(BIASED)
+
+    @property
+    def held_out_accuracy(self) -> np.ndarray | None:
+        """Of each class on the held-out images; None where the run had none."""
+        return self._of_last_epoch(HELD_OUT)
 
     def _of_last_epoch(self, column: str) -> np.ndarray | None:
         last = self._history[self._history["epoch"] == self._history["epoch"].max()].sort_values("class")

@@ -10,8 +10,9 @@ import pandas as pd
 from clamkit.engine.config import STRENGTHS, WITHOUT_EFFECT, RunConfig
 from clamkit.engine.store import Run
 from clamkit.errors import ClamkitError, check_known
+from clamkit.lab.controls import held_out_accuracy
 from clamkit.methods.posthoc import OBJECTIVES
-from clamkit.metrics.accuracy import TAIL, class_accuracy, fairness_of_rows
+from clamkit.metrics.accuracy import TAIL, fairness_of_rows
 
 GIVEN = {"dataset", "per_class", "holdout", "method", "augmentation", *STRENGTHS.values(), "seed", *WITHOUT_EFFECT}
 FIELDS = [name for name in RunConfig.model_fields if name not in GIVEN]  # what can be chosen
@@ -32,9 +33,7 @@ class Selection(NamedTuple):
 
 def held_out_score(run: Run, by: str = "average-std") -> float:
     """An objective of `posthoc.fit_biases`, of the final network's class accuracies on the run's held-out images."""
-    logits = run.logits
-    accuracy = class_accuracy(logits.holdout_labels, logits.holdout.argmax(1), logits.holdout.shape[1])
-    return float(OBJECTIVES[by](fairness_of_rows(accuracy, TAIL), 1.0))
+    return float(OBJECTIVES[by](fairness_of_rows(held_out_accuracy(run), TAIL), 1.0))
 
 
 def choices(
@@ -71,8 +70,7 @@ def select(
     """
     found: dict[str, Run] = {run.name: run for run in runs}
     if missing := [name for config in wanted if (name := config.folder().as_posix()) not in found]:
-        raise ClamkitError(f"{len(missing)} runs are not finished here, the first is {missing[0]}: sweep again, "
-                           "with --rerun if only their results are committed.")  # fmt: skip
+        raise ClamkitError(f"{len(missing)} runs are not finished, the first is {missing[0]}: sweep again.")
     rows = []
     for group, chosen in choices((run.config for run in found.values()), fields, by).items():
         own = [run for run in found.values() if (run.config.dataset, run.config.method) == group]

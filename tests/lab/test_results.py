@@ -10,7 +10,7 @@ from clamkit import RunConfig, RunStore, cli, paths, train
 from clamkit.engine.store import RunFolder, as_frame
 from clamkit.errors import ClamkitError
 from clamkit.lab import results
-from clamkit.lab.controls import with_biases
+from clamkit.lab.controls import held_out_accuracy, with_biases
 from clamkit.lab.grids import Grid
 from clamkit.lab.runner import plan, sweep
 from clamkit.lab.tables import all_epochs, final_classes
@@ -53,13 +53,19 @@ def test_class_accuracies_with_biases_travel_too(grid):
     biased = with_biases(own)
     assert biased.test_accuracy.tolist() == pytest.approx(with_biases(runs[0]).test_accuracy.tolist())
     assert biased.summary["std"] == pytest.approx(np.std(biased.test_accuracy, ddof=1))
-    assert "biased_accuracy" not in own.history
+    assert not {"biased_accuracy", "held_out_accuracy"} & {*own.history}
+    logits = runs[0].logits
+    right = logits.holdout.argmax(1) == logits.holdout_labels
+    by_class = [right[logits.holdout_labels == label].mean() for label in range(3)]
+    assert held_out_accuracy(own) == pytest.approx(by_class), "what settings are chosen by"
     with pytest.raises(ClamkitError, match="only its class accuracies are at hand"):
         biased.predictions  # noqa: B018
     with pytest.raises(ClamkitError, match="committed results carry no logits"):
         with_biases(own, objective="worst-tail")
     with pytest.raises(ClamkitError, match="has no held-out images"):
         with_biases(other)
+    with pytest.raises(ClamkitError, match="committed results carry no logits"):
+        held_out_accuracy(other)
 
 
 @pytest.mark.slow

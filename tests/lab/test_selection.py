@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from clamkit.cli import app
 from clamkit.engine.loop import train
 from clamkit.errors import ClamkitError
+from clamkit.lab import results
 from clamkit.lab.grids import Grid
 from clamkit.lab.selection import held_out_score, select
 
@@ -112,7 +113,7 @@ def test_what_is_refused(candidate, memory_run):
         select(runs[:2])
     with pytest.raises(ClamkitError, match=r"clam_kl with tau=1.0 has no run with seed 1 .*same seeds and bounds"):
         select(runs[:3])
-    with pytest.raises(ClamkitError, match=r"1 runs are not finished here, the first is \S+/clam_kl/\S+/seed1-"):
+    with pytest.raises(ClamkitError, match=r"1 runs are not finished, the first is \S+/clam_kl/\S+/seed1-"):
         select(runs[:3], wanted=[run.config for run in runs])
     with pytest.raises(
         ClamkitError, match="normal/crop-0.3/seed0-.* has no held-out images, and settings are not chosen by"
@@ -122,7 +123,7 @@ def test_what_is_refused(candidate, memory_run):
         select([memory_run(EVEN, method="clam_kl", holdout=9, tau=tau) for tau in (0.1, 1.0)])
 
 
-def test_the_command_selects_after_the_sweep(small_npz, tmp_path):
+def test_the_command_selects_after_the_sweep(small_npz, tmp_path, monkeypatch):
     grid = tmp_path / "taus.yaml"
     fixed = f"{{dataset: {small_npz}, holdout: 5, epochs: 1, method: clam_kl}}"
     grid.write_text(f"fixed: {fixed}\naxes: {{tau: [0.1, 1.0]}}\n", encoding="utf-8")
@@ -133,6 +134,13 @@ def test_the_command_selects_after_the_sweep(small_npz, tmp_path):
         assert str(select(runs)) in result.output
     with pytest.raises(ClamkitError, match="u_min varies within no method"):
         CliRunner().invoke(app, ["sweep", str(grid), "--select", "u-min"], catch_exceptions=False)
+
+    monkeypatch.setattr(results, "folder", lambda: tmp_path / "results")
+    results.save("taus", runs)
+    command = ["sweep", str(grid), "--runs", str(tmp_path / "none"), "--select", "tau"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.output.splitlines()[0].startswith("0 runs of"), "committed ones are not trained again"
+    assert str(select(runs)) in result.output, "and serve to choose by"
 
 
 def test_what_cannot_be_chosen_is_refused_before_anything_is_trained(tmp_path):
