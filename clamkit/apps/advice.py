@@ -42,7 +42,7 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
         unseen = "on images they were not fitted on"
         if fixed.useful:
             lines.append(f"Use class biases: without training they move {moved}, {unseen} (`clamkit fix`).")
-            if fixed.metrics.loc["std", "with"] ** 2 - chance**2 < EVEN**2:
+            if fixed.classes["with"].var() - chance**2 < EVEN**2:  # of all images, as the chance is
                 return lines
         else:
             none = fixed.biases.choice.lower().rstrip(".")

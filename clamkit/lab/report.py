@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import tempfile
+from base64 import b64decode
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
@@ -72,7 +72,7 @@ def write(
         index = nbformat.v4.new_markdown_cell(_index({p.stem: n for p, (n, _) in executed.items()}, failed))
         whole = nbformat.v4.new_notebook(metadata={"title": f"clamkit {__version__} report"})
         for path, (notebook, _) in executed.items():
-            for name, content in _figures(path.stem, notebook).items():
+            for name, content in figures(path.stem, notebook).items():
                 with atomic(folder / name) as temporary:
                     temporary.write_bytes(content)
             whole.cells += notebook.cells
@@ -108,18 +108,15 @@ def _execute(path: Path, runs: Place) -> tuple[Any, str]:
     return notebook, last_line(error)
 
 
-def _figures(stem: str, notebook: Any) -> dict[str, bytes]:
-    """<notebook>-<number>.png and .pdf of its figures; the PDFs are then taken out of the notebook."""
-    from nbconvert.preprocessors import ExtractOutputPreprocessor
-
-    shown = [out for cell in notebook.cells for out in cell.get("outputs", []) if "image/png" in out.get("data", {})]
-    for number, output in enumerate(shown, 1):
-        output.metadata["filename"] = f"{stem}-{number}"
-    extract = ExtractOutputPreprocessor(extract_output_types={"image/png", "application/pdf"})
-    _, resources = extract.preprocess(copy.deepcopy(notebook), {"outputs": {}})
-    for output in shown:
-        output.data.pop("application/pdf", None)
-    return resources["outputs"]
+def figures(stem: str, notebook: Any) -> dict[str, bytes]:
+    """The figures of an executed notebook: <stem>-<number>.png and, where it has them, .pdf."""
+    shown = [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
+    return {
+        f"{stem}-{number}.{kind.rpartition('/')[2]}": b64decode(data[kind])
+        for number, data in enumerate((data for data in shown if "image/png" in data), 1)
+        for kind in ("image/png", "application/pdf")
+        if kind in data
+    }
 
 
 def _index(notebooks: dict[str, Any], failed: dict[str, str]) -> str:

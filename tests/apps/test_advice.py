@@ -8,6 +8,7 @@ import pandas as pd
 from clamkit.apps.advice import advice
 from clamkit.apps.diagnose import diagnose
 from clamkit.apps.predictions import read
+from clamkit.metrics import class_accuracy
 from tests.methods.logits import UNEVEN, images
 
 from .tables import table
@@ -52,6 +53,16 @@ def test_biases_are_advised_where_they_help_and_not_where_they_do_not():
     lines = advice(diagnose(hard), hard)
     assert "lass biases" in lines[0]
     assert "train with CLAM" in lines[-1]
+
+
+def test_biases_that_suffice_are_all_that_is_advised():
+    """Six classes alike but for a bias of 1.5 on one: without it nothing but chance, as 200 images of each show it."""
+    rng, labels = np.random.default_rng(0), np.arange(1200) % 6
+    logits = rng.normal(size=(1200, 6)) + 2.5 * np.eye(6)[labels]
+    model = predictions(logits - [1.5, 0, 0, 0, 0, 0], labels)
+    alike = class_accuracy(labels, logits.argmax(1), 6)
+    assert alike.std(ddof=1) < 1.5 * np.sqrt((alike * (1 - alike) / 200).mean()), "even, as far as can be seen"
+    assert [line.split(":")[0] for line in advice(diagnose(model), model)] == ["Use class biases"]
 
 
 def test_predictions_alone_are_asked_for_logits():
