@@ -188,7 +188,7 @@ def run_outcome(
 def _execute_run(
     run: RunFolder, notebook: Path, parameters: dict[str, Any], environment: dict[str, str], processes: Processes
 ) -> str | None:
-    """The executed notebook ends up in the run folder; if it fails, as failed.ipynb with the traceback in failed.txt."""
+    """Why it failed. The notebook stays in the run folder, a failed one as failed.ipynb beside its failed.txt."""
     working, failed = run.folder / "running.ipynb", run.folder / "failed.txt"
     said = execute_notebook(notebook, working, parameters=parameters, environment=environment, processes=processes)
     if processes.stopped and not run.done:
