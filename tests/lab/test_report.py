@@ -26,7 +26,7 @@ def test_one_page_with_index_figures_and_nothing_from_elsewhere(tmp_path):
     draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
     evil = "import pandas as pd\npd.DataFrame({'class': ['<script>alert(1)</script>']})"
     markdown = "import os\nfrom IPython.display import Markdown\nMarkdown({})"
-    where = markdown.format("f\"- runs in {os.path.basename(os.environ['CLAMKIT_RUNS'])}\\n- more\"")
+    where = markdown.format("f\"- runs in {os.path.basename(os.environ['CLAMKIT_RUNS'])}\\n- and elsewhere\"")
     shown = "- **KL is better: the opposite**. It is -1.\n- **It is: not decided** (0 of 2).\n\n*Regime*: small."
     first = notebook(tmp_path, "20_first", (draw,))
     second = notebook(tmp_path, "21_second", (evil,), (markdown.format(repr("- <b>bold</b>")), "verdict"))
@@ -40,7 +40,7 @@ def test_one_page_with_index_figures_and_nothing_from_elsewhere(tmp_path):
     assert "runs in mine" in index
     assert "<li>KL is better: the opposite</li>" in index, "the numbers are below"
     assert "<li>It is: not decided</li>" in index
-    assert "more" not in index, "without a verdict, the first line"
+    assert "and elsewhere" not in index, "without a verdict, the first line"
     assert index.index("The verdicts") < index.index("runs in mine")
     for heading in ("About-20_first", "About-21_second"):
         assert f'href="#{heading}"' in index
