@@ -372,11 +372,7 @@ def report_command(
     Examples: clamkit report 20_fairness_tables --runs runs · clamkit report --predictions preds.csv
     """
     if predictions:
-        from clamkit.apps import diagnose_page
-
-        files = [predictions, augmented] if augmented else [predictions]
-        say(diagnose_page.report(files, html or Path("diagnosis.html")).text)
-        return
+        return diagnose_command([predictions, augmented] if augmented else [predictions], html=html)
     if augmented:
         raise ClamkitError("--augmented goes with --predictions: give the model without augmentation there.")
     from clamkit.lab import report

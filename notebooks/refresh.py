@@ -6,13 +6,13 @@ numbers in README.md and docs/findings.md (helpers/front_page.py) and the figure
 
 import sys
 import tempfile
-from base64 import b64decode
 from pathlib import Path
 
 import nbformat
 
 from clamkit.errors import ClamkitError
 from clamkit.lab.execution import execute_notebook
+from clamkit.lab.report import figures
 from helpers import front_page
 
 HERE = Path(__file__).parent
@@ -45,10 +45,8 @@ def write_findings(root: Path) -> None:
     """Notebook 05 outside of it: the numbers of README and findings, and its figures as `clamkit report` names them."""
     front_page.write(root)
     notebook = nbformat.read(HERE / "05_what_we_found.ipynb", 4)
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    for number, picture in enumerate(pictures, 1):
-        (root / "figures" / f"05_what_we_found-{number}.png").write_bytes(b64decode(picture))
+    for name, picture in figures("05_what_we_found", notebook).items():
+        (root / "figures" / name).write_bytes(picture)
 
 
 if __name__ == "__main__":

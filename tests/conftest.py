@@ -88,7 +88,7 @@ class MemoryRun(Run):
         weight = np.ones_like(accuracy) if weight is None else np.atleast_2d(np.asarray(weight, dtype=float))
         self._config, self._held_out = config, held_out
         self._summary = {
-            **fairness(accuracy[-1]).to_dict(),
+            **fairness(accuracy[-1][np.isfinite(accuracy[-1])]).to_dict(),
             "seconds": 1.0,
             "class_names": [f"class {i}" for i in range(classes)],
         }

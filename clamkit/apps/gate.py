@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clamkit.apps.diagnose import Diagnosis, Model
+from clamkit.apps.diagnose import CONFIDENCE, Diagnosis, Model
 from clamkit.apps.words import read_limit
 from clamkit.errors import ClamkitError
-from clamkit.metrics import METRICS
+from clamkit.metrics import METRICS, wilson
 
 COUNTED = ("hurt", "helped")  # classes, against another model
 ALLOWED = (*METRICS, "lowest", *COUNTED)
@@ -54,6 +54,8 @@ def _value(model: Model, metric: str) -> tuple[float, float, float]:
     """The metric and the ends of its interval."""
     if metric in COUNTED:
         return (float(len(model.named(metric))),) * 3
-    if metric == "lowest":
-        return tuple(model.worst()[["accuracy", "low", "high"]].iloc[0])
+    if metric == "lowest":  # intervals that hold for all classes together, as the lowest was picked from all
+        classes = model.classes
+        low, high = wilson(classes["right"], classes["images"], 1 - (1 - CONFIDENCE) / len(classes))
+        return classes["accuracy"].min(), low.min(), high.min()
     return tuple(model.fairness.loc[metric])

@@ -110,17 +110,15 @@ def _table(path: Path) -> pd.DataFrame:
 
 
 def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
-    frame = frame.set_axis([str(column).strip() for column in frame], axis=1)
-    own = ("label", "prediction", "id")
-    known = {column: column.lower() for column in frame if column.lower() in own}
-    lower = [column.lower() for column in frame]
+    own, columns = ("label", "prediction", "id"), [str(column).strip() for column in frame]
+    columns = [column.lower() if column.lower() in own else column for column in columns]
     for column in own:
-        if lower.count(column) > 1:
+        if columns.count(column) > 1:
             raise ClamkitError(f"{name} has more than one column {column} (capitals do not count): keep one.")
-    guesses = [column for column in frame if column.lower().startswith("pred")]
-    if "prediction" not in known.values() and len(guesses) == 1:
-        known[guesses[0]] = "prediction"
-    frame = frame.rename(columns=known)
+    frame = frame.set_axis(columns, axis=1)
+    guesses = [column for column in columns if column.lower().startswith("pred")]
+    if "prediction" not in columns and len(guesses) == 1:
+        frame = frame.rename(columns={guesses[0]: "prediction"})
     if frame.empty and "label" in frame:
         raise ClamkitError(f"{name} has a header and no rows: it needs one for each image.")
     kind, names, scores = _score_columns(frame)

@@ -79,10 +79,11 @@ def _write(place: Path, names: list[str], size: int, target: Path, jobs: int | N
         raise ClamkitError(f"{target} holds files that are no copy of ours: give another folder with --to.")
     if not state.get("finished"):
         copy = _Copy(place, target, size)
-        todo = [name for name in names if not copy.has(name)]
+        bad = state.get("unreadable", [])  # found before it was stopped, and perhaps copied as they are
+        listed = set(bad)
+        todo = [name for name in names if name not in listed and not copy.has(name)]
         _check_disk(copy, todo)
-        write_json(target / MARKER, wanted | {"finished": False})
-        bad = []
+        write_json(target / MARKER, wanted | {"finished": False, "unreadable": bad})
         batches = [todo[start : start + BATCH] for start in range(0, len(todo), BATCH)]
         loader = DataLoader(copy, batch_sampler=batches, num_workers=jobs or os.cpu_count() or 1, collate_fn=list)
         with tqdm(total=len(names), initial=len(names) - len(todo), unit="image", disable=not progress) as bar:
@@ -91,11 +92,12 @@ def _write(place: Path, names: list[str], size: int, target: Path, jobs: int | N
                     raise OSError(failed, os.strerror(failed))
                 bad += [name for name, decodes, _ in outcomes if not decodes]
                 bar.update(len(outcomes))
+        state = wanted | {"finished": True, "unreadable": bad}
+        write_json(target / MARKER, state | {"finished": False})
         for file in [*map(place.joinpath, bad), *place.glob("*.json")]:  # and annotations, which say what is where
             if file.is_file() and file.name != MARKER:
                 copy.put(file.relative_to(place), file.read_bytes())
         os.sync()
-        state = wanted | {"finished": True, "unreadable": bad}
         write_json(target / MARKER, state)
     bad = state["unreadable"]
     named = f"; {len(bad)} do not decode, listed in {MARKER}: {', '.join(bad[:3])}" if bad else ""

@@ -13,8 +13,10 @@ def percent(value: float, digits: int = 1) -> str:
 
 
 def share(value: float) -> str:
-    """Whole percent, but what is there is never called 0 %."""
-    return "none" if value == 0 else "below 1 %" if value < 0.01 else percent(value, 0)
+    """Whole percent, but what is there is never called 0 %, nor what is not all 100 %."""
+    if value == 0:
+        return "none"
+    return "below 1 %" if value < 0.01 else "above 99 %" if 0.99 < value < 1 else percent(value, 0)
 
 
 def points(value: float) -> str:

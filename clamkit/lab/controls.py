@@ -16,8 +16,6 @@ from clamkit.methods.posthoc import Biases, fit_biases
 from clamkit.methods.specs import BIASES
 from clamkit.metrics import class_accuracy, fairness
 
-OBJECTIVE = "average-std"  # what biases are fitted for where nothing else is asked
-
 
 class BiasedRun(Run):
     """A finished run with class biases added to its logits; its method is called "<method>+biases".
@@ -74,21 +72,19 @@ def held_out_accuracy(run: Run) -> np.ndarray:
     return class_accuracy(logits.holdout_labels, logits.holdout.argmax(1), logits.holdout.shape[1])
 
 
-def with_biases(run: Run, *, objective: str = OBJECTIVE, max_cost: float | None = None) -> BiasedRun:
+def with_biases(run: Run) -> BiasedRun:
     """A finished run of any method with class biases fitted on its held-out images (see `posthoc.fit_biases`).
 
     It stands in tables, figures and comparisons beside its own run: "Normal + biases". Of a committed run the class
-    accuracies with the default objective are committed too.
+    accuracies with biases are committed too.
     """
     if not run.config.holdout:
         raise ClamkitError(f"{run.name} has no held-out images to fit biases on, and test images are not for fitting: "
                            "train it with holdout=50, images of each class.")  # fmt: skip
     committed = getattr(run, "biased_accuracy", None)
-    if committed is not None and (objective, max_cost) == (OBJECTIVE, None):
+    if committed is not None:
         return BiasedRun(run, committed)
     logits = run.logits
-    biases = fit_biases(
-        logits.holdout, logits.holdout_labels, objective=objective, max_cost=max_cost, class_names=run.class_names
-    )
+    biases = fit_biases(logits.holdout, logits.holdout_labels, class_names=run.class_names)
     predicted = biases.predict(logits.test)
     return BiasedRun(run, class_accuracy(logits.test_labels, predicted, len(run.class_names)), biases)

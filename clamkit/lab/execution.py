@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from clamkit import paths
 from clamkit.engine.config import RunConfig
-from clamkit.engine.store import RunStore
+from clamkit.engine.store import RunFolder, RunStore
 from clamkit.errors import ClamkitError, not_installed
 from clamkit.lab.forks import DONE, READY
 from clamkit.lab.notebooks import notebook_parameters
@@ -152,52 +152,6 @@ def last_line(stderr: str) -> str:
     return next((line for line in reversed(stderr.splitlines()) if line.strip()), "")
 
 
-def execute_run(
-    config: RunConfig, notebook: Path, root: Path, environment: dict[str, str], processes: Processes, patience_s: float
-) -> None:
-    """One run of a sweep: its notebook with the config's fields as parameters.
-
-    The executed notebook ends up in the run folder; if it fails, as failed.ipynb with the traceback in failed.txt.
-    If the sweep is killed its children end with it, a moment later: `patience_s` is how long to wait for that.
-    """
-    run = RunStore(root).run(config)
-    working, failed = run.folder / "running.ipynb", run.folder / "failed.txt"
-    parameters = run_parameters(config, notebook_parameters(notebook))
-    try:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(run.folder / ".sweep.lock", timeout=patience_s):
-            with FileLock(run.folder / ".lock", timeout=patience_s):
-                if run.done and not run.damaged(checkpoint=False):  # made by another sweep in the meantime
-                    return
-            options = {"parameters": parameters, "environment": environment, "processes": processes}
-            error = execute_notebook(notebook, working, **options)
-            if processes.stopped and not run.done:
-                working.unlink(missing_ok=True)
-                raise KeyboardInterrupt
-            if not (error or run.done):
-                error = "the notebook ended without finishing the run"
-            if error:
-                if working.is_file():
-                    working.replace(run.folder / "failed.ipynb")
-                failed.write_text(error, encoding="utf-8")
-                raise ClamkitError(f"{last_line(error)} (see {paths.shown(failed)})")
-            working.replace(run.folder / "notebook.ipynb")
-            for leftover in (failed, run.folder / "failed.ipynb"):
-                leftover.unlink(missing_ok=True)
-    except Timeout:
-        raise ClamkitError(LOCKED) from None
-    except OSError as error:
-        raise ClamkitError(f"cannot write to {paths.shown(run.folder)}: {error}.") from error
-
-
-def run_parameters(config: RunConfig, known: set[str]) -> dict[str, Any]:
-    """The config as notebook parameters; fields the notebook has no parameter for travel in `options`."""
-    fields = config.model_dump(exclude_defaults=True)
-    own = {key: getattr(config, key) for key in RunConfig.model_fields if key in known}
-    own |= {key: value for key, value in EXACTLY.items() if key in known}
-    return own | {"options": {key: value for key, value in fields.items() if key not in known}}
-
-
 def run_outcome(
     config: RunConfig,
     notebook: Path,
@@ -207,15 +161,58 @@ def run_outcome(
     patience_s: float,
     **environment: str,
 ) -> Outcome:
-    """`execute_run`, timed, with a failure as a value."""
-    started = time.monotonic()
+    """One run of a sweep, timed, with a failure as a value: its notebook with the config's fields as parameters.
+
+    If the sweep is killed its children end with it, a moment later: `patience_s` is how long to wait for that.
+    """
+    started, run = time.monotonic(), RunStore(root).run(config)
     environment |= {"CLAMKIT_RUNS": str(root), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     error = None
     try:
-        execute_run(config, notebook, root, environment, processes, patience_s)
+        parameters = run_parameters(config, notebook_parameters(notebook))
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(run.folder / ".sweep.lock", timeout=patience_s):
+            with FileLock(run.folder / ".lock", timeout=patience_s):
+                made = run.done and not run.damaged(checkpoint=False)  # by another sweep in the meantime
+            if not made:
+                error = _execute_run(run, notebook, parameters, environment, processes)
+    except Timeout:
+        error = LOCKED
+    except OSError as failure:
+        error = f"cannot write to {paths.shown(run.folder)}: {failure}."
     except ClamkitError as refused:
         error = str(refused)
     return config, error, time.monotonic() - started
+
+
+def _execute_run(
+    run: RunFolder, notebook: Path, parameters: dict[str, Any], environment: dict[str, str], processes: Processes
+) -> str | None:
+    """Why it failed. The notebook stays in the run folder, a failed one as failed.ipynb beside its failed.txt."""
+    working, failed = run.folder / "running.ipynb", run.folder / "failed.txt"
+    said = execute_notebook(notebook, working, parameters=parameters, environment=environment, processes=processes)
+    if processes.stopped and not run.done:
+        working.unlink(missing_ok=True)
+        raise KeyboardInterrupt
+    if not (said or run.done):
+        said = "the notebook ended without finishing the run"
+    if said:
+        if working.is_file():
+            working.replace(run.folder / "failed.ipynb")
+        failed.write_text(said, encoding="utf-8")
+        return f"{last_line(said)} (see {paths.shown(failed)})"
+    working.replace(run.folder / "notebook.ipynb")
+    for leftover in (failed, run.folder / "failed.ipynb"):
+        leftover.unlink(missing_ok=True)
+    return None
+
+
+def run_parameters(config: RunConfig, known: set[str]) -> dict[str, Any]:
+    """The config as notebook parameters; fields the notebook has no parameter for travel in `options`."""
+    fields = config.model_dump(exclude_defaults=True)
+    own = {key: getattr(config, key) for key in RunConfig.model_fields if key in known}
+    own |= {key: value for key, value in EXACTLY.items() if key in known}
+    return own | {"options": {key: value for key, value in fields.items() if key not in known}}
 
 
 def workers(jobs: int | None, missing: int) -> tuple[int, int]:

@@ -53,13 +53,13 @@ def _assigned(source: str) -> set[str]:
 def notebook_parameters(notebook: Path) -> set[str]:
     """Names assigned in the cell tagged `parameters`."""
     try:
-        import nbformat
         from papermill import inspect_notebook
     except ImportError as error:
         raise not_installed(error.name or "papermill", "lab") from None
-    if not any("parameters" in cell.metadata.get("tags", []) for cell in nbformat.read(notebook, 4).cells):
-        raise ClamkitError(f"{paths.shown(notebook)} has no cell tagged `parameters`: a sweep can set nothing in it.")
     try:
-        return set(inspect_notebook(str(notebook)))
+        found = set(inspect_notebook(str(notebook)))
     except ValueError as error:  # no kernel named, or none that papermill knows
         raise ClamkitError(f"papermill cannot read {paths.shown(notebook)}: {error}") from error
+    if not found:
+        raise ClamkitError(f"{paths.shown(notebook)} has no cell tagged `parameters`: a sweep can set nothing in it.")
+    return found

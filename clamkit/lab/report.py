@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import tempfile
+from base64 import b64decode
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
@@ -18,11 +18,8 @@ from clamkit import __version__, paths
 from clamkit.errors import ClamkitError, check_known, not_installed
 from clamkit.files import atomic
 from clamkit.lab.execution import execute_notebook, last_line
-from clamkit.metrics.statistics import NO_DIFFERENCE, NOT_DECIDED, OPPOSITE, SUPPORTED
 
 SUMMARY = "05"  # the notebook that opens the page
-VERDICTS = "|".join((SUPPORTED, NOT_DECIDED, OPPOSITE, NO_DIFFERENCE))
-MARKUP = re.compile(r"^- |\*", re.MULTILINE)  # of the Markdown that verdicts are shown in
 CELL_TIMEOUT_S = 600
 Place = Path | None
 PAGE = """{% extends 'lab/index.html.j2' %}
@@ -72,7 +69,7 @@ def write(
         index = nbformat.v4.new_markdown_cell(_index({p.stem: n for p, (n, _) in executed.items()}, failed))
         whole = nbformat.v4.new_notebook(metadata={"title": f"clamkit {__version__} report"})
         for path, (notebook, _) in executed.items():
-            for name, content in _figures(path.stem, notebook).items():
+            for name, content in figures(path.stem, notebook).items():
                 with atomic(folder / name) as temporary:
                     temporary.write_bytes(content)
             whole.cells += notebook.cells
@@ -108,36 +105,34 @@ def _execute(path: Path, runs: Place) -> tuple[Any, str]:
     return notebook, last_line(error)
 
 
-def _figures(stem: str, notebook: Any) -> dict[str, bytes]:
-    """<notebook>-<number>.png and .pdf of its figures; the PDFs are then taken out of the notebook."""
-    from nbconvert.preprocessors import ExtractOutputPreprocessor
-
-    shown = [out for cell in notebook.cells for out in cell.get("outputs", []) if "image/png" in out.get("data", {})]
-    for number, output in enumerate(shown, 1):
-        output.metadata["filename"] = f"{stem}-{number}"
-    extract = ExtractOutputPreprocessor(extract_output_types={"image/png", "application/pdf"})
-    _, resources = extract.preprocess(copy.deepcopy(notebook), {"outputs": {}})
-    for output in shown:
-        output.data.pop("application/pdf", None)
-    return resources["outputs"]
+def figures(stem: str, notebook: Any) -> dict[str, bytes]:
+    """The figures of an executed notebook: <stem>-<number>.png and, where it has them, .pdf."""
+    shown = [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
+    return {
+        f"{stem}-{number}.{kind.rpartition('/')[2]}": b64decode(data[kind])
+        for number, data in enumerate((data for data in shown if "image/png" in data), 1)
+        for kind in ("image/png", "application/pdf")
+        if kind in data
+    }
 
 
 def _index(notebooks: dict[str, Any], failed: dict[str, str]) -> str:
-    """The head of the page: a link to each notebook, and the verdicts that its cells tagged `verdict` show."""
+    """The head of the page: a link to each notebook, and what its cells tagged `verdict` show in bold.
+
+    That is each claim with its verdict (`helpers.found`); where there is none, their first line.
+    """
     lines = [f"# The verdicts\n\nclamkit {__version__}. The numbers are in the notebooks below.\n"]
     for name, notebook in notebooks.items():
         headings = (cell.source for cell in notebook.cells if cell.cell_type == "markdown")
         heading = next(text for text in headings if text.startswith("# ")).splitlines()[0].lstrip("# ")
         lines.append(f"- [{name[:2]} · {heading}](#{heading.replace(' ', '-')})")
-        text = " ".join(
-            out.text if out.output_type == "stream" else MARKUP.sub("", out.get("data", {}).get("text/markdown", ""))
+        shown = "\n".join(
+            out.get("data", {}).get("text/markdown", "")
             for cell in notebook.cells
             if "verdict" in cell.metadata.get("tags", [])
             for out in cell.get("outputs", [])
         )
-        sentences = re.split(r"(?<=[.!?]) (?=[A-Z\d])", " ".join(text.split()))
-        said = [found[1].strip() for one in sentences if (found := re.match(rf"(.*?: ({VERDICTS})[^.(;,]*)", one))]
-        said = said or sentences[:1]  # without verdicts, the first sentence
+        said = re.findall(r"\*\*(.+?)\*\*", shown) or [line.removeprefix("- ") for line in shown.splitlines()[:1]]
         said += [f"failed: {failed[name]}"] if name in failed else []
-        lines += [f"    - {escape(text)}" for text in said if text]
+        lines += [f"    - {escape(text)}" for text in said]
     return "\n".join(lines)

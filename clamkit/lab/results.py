@@ -175,7 +175,7 @@ def runs_of(grid: str, configs: Iterable[RunConfig], store: RunStore | None = No
     store, wanted = store or RunStore(), [config.folder().as_posix() for config in configs]
     here = {name: RunFolder(store.root / name) for name in wanted}
     found: dict[str, Run] = {name: run for name, run in here.items() if run.done}
-    for name in [grid, *(other for other in grids() if other != grid)]:
+    for name in sorted(grids(), key=lambda name: name != grid):
         if missing := here.keys() - found.keys():
             found |= {run.name: run for run in committed_runs(name, missing)}
     return [found[name] for name in wanted if name in found]
@@ -183,11 +183,7 @@ def runs_of(grid: str, configs: Iterable[RunConfig], store: RunStore | None = No
 
 def find(config: RunConfig, runs: str | os.PathLike | None = None) -> Run | None:
     """A run finished here, or else committed for any grid; None where it is neither."""
-    run, name = RunStore(runs).run(config), config.folder().as_posix()
-    if run.done:
-        return run
-    grid = next((grid for grid in grids() if name in set(rows_of(grid)["run"])), None)
-    return next(committed_runs(grid, [name]), None) if grid else None
+    return next(iter(runs_of("", [config], RunStore(runs))), None)
 
 
 def load_runs(grid: str, runs: str | os.PathLike | None = None) -> list[Run]:

@@ -82,7 +82,7 @@ def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: st
 @styled
 def class_accuracies(runs: Sequence[Run], *, most: int = 20) -> Figure:
     """Test accuracy of each class under each run, worst class of the first run on top."""
-    first = runs[0].test_accuracy.sort_values(ascending=False).tail(most)
+    first = runs[0].test_accuracy.dropna().sort_values(ascending=False).tail(most)
     figure, axis = plt.subplots(figsize=(6.4, 1.1 + 0.27 * len(first)))
     y = np.arange(len(first))
     table = pd.DataFrame({i: run.test_accuracy[first.index] for i, run in enumerate(runs)})
@@ -93,7 +93,7 @@ def class_accuracies(runs: Sequence[Run], *, most: int = 20) -> Figure:
     axis.set(yticks=y, yticklabels=first.index, xlabel="test accuracy")
     axis.xaxis.set_major_formatter(PERCENT)
     config = runs[0].config
-    some = len(first) < len(runs[0].test_accuracy)
+    some = len(first) < runs[0].test_accuracy.count()
     shown = f"The {len(first)} worst classes under {label(config.method)}" if some else "Class by class"
     axis.set_title(f"{shown}, {STRENGTH_NAMES[config.augmentation]} {config.strength:g}")
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(runs))
@@ -110,7 +110,7 @@ def weight_evolution(run: Run, baseline: Run, classes: Sequence[str] | None = No
         raise ClamkitError(f"{run} and {baseline} are of different datasets: their classes cannot be compared.")
     weights, accuracy = run.wide("weight"), run.wide("test_accuracy")
     gap = 100 * (accuracy - baseline.wide("test_accuracy"))
-    ranked, loser = baseline.test_accuracy.sort_values().index, str(gap.iloc[-1].idxmin())
+    ranked, loser = baseline.test_accuracy.dropna().sort_values().index, str(gap.iloc[-1].idxmin())
     classes = list(dict.fromkeys([*([*ranked[:3], *ranked[-2:]] if classes is None else classes), loser]))
     colours = class_colours(run.class_names, classes)
     figure, axes = plt.subplots(2, 2, figsize=(WIDTH, 4.6))

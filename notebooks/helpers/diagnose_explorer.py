@@ -156,9 +156,7 @@ def example() -> Predictions:
 
 
 def find_out(model: Predictions, against: Predictions | None = None) -> Findings:
-    pair = [model] if against is None else [against, model]
-    titles = tuple(one.title for one in pair)
-    result = diagnose(*pair, titles=titles if len(set(titles)) == len(titles) else (f"{titles[0]} (before)", titles[1]))
+    result = diagnose(*([model] if against is None else [against, model]))
     fixed, why_not = None, ""
     if model.scores is not None and model.scores.size > QUICK:
         why_not = f"{model.scores.size:,} scores are too many to fit biases here: use `clamkit fix`."
@@ -263,7 +261,7 @@ def diagnose_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
 
     for side in uploads:
         uploads[side].observe(lambda change, side=side: uploaded(side, change), "value")
-        lists[side].observe(lambda change, side=side: take(side, lambda: _listed(change["new"])), "value")
+        lists[side].observe(lambda change, side=side: listed(side, change["new"]), "value")
     cost.observe(move, "value")
     show()
     display(Javascript(GUARD % (MOST_BYTES, json.dumps(uploads["model"].accept), json.dumps(TOO_LARGE))))

@@ -4,10 +4,13 @@ import re
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from clamkit.apps.advice import advice
 from clamkit.apps.diagnose import diagnose
 from clamkit.apps.predictions import read
+from clamkit.lab import results
+from clamkit.metrics import class_accuracy, compare_groups
 from tests.methods.logits import UNEVEN, images
 
 from .tables import table
@@ -52,6 +55,39 @@ def test_biases_are_advised_where_they_help_and_not_where_they_do_not():
     lines = advice(diagnose(hard), hard)
     assert "lass biases" in lines[0]
     assert "train with CLAM" in lines[-1]
+
+
+def test_biases_that_suffice_are_all_that_is_advised():
+    """Six classes alike but for a bias of 1.5 on one: without it nothing but chance, as 200 images of each show it."""
+    rng, labels = np.random.default_rng(0), np.arange(1200) % 6
+    logits = rng.normal(size=(1200, 6)) + 2.5 * np.eye(6)[labels]
+    model = predictions(logits - [1.5, 0, 0, 0, 0, 0], labels)
+    alike = class_accuracy(labels, logits.argmax(1), 6)
+    assert alike.std(ddof=1) < 1.5 * np.sqrt((alike * (1 - alike) / 200).mean()), "even, as far as can be seen"
+    assert [line.split(":")[0] for line in advice(diagnose(model), model)] == ["Use class biases"]
+
+
+@pytest.mark.slow
+def test_what_our_runs_brought_is_what_the_committed_results_say():
+    """The numbers of the last line, in points against Normal: mean over the seeds."""
+
+    def gain(method, tau, *grids):
+        frame = pd.concat([results.rows_of(grid) for grid in grids]).query("accuracy_from.isna() or method == 'normal'")
+        frame = frame.assign(strength=frame["crop_lower_bound"], tau=frame["tau"].where(frame["method"] != "normal", 0))
+        frame = frame[frame["method"].isin(["normal"]) | ((frame["method"] == method) & (frame["tau"] == tau))]
+        frame = frame.drop_duplicates(["method", "strength", "seed"])
+        table = compare_groups(frame, method, "normal", ["worst", "average"])
+        assert table["n"].min() >= 3
+        return [round(100 * value, 1) for value in table["mean_difference"]]
+
+    ten = [
+        gain("clam", 0.1, "mini_tau_cifar10", "mini_cifar10"),
+        gain("clam", 0.1, "mini_tau", "mini_crop"),
+        gain("clam_kl", 0.1, "mini_tau", "mini_crop"),
+    ]
+    assert all(4.5 <= worst < 10.5 and abs(average) < 0.5 for worst, average in ten)
+    assert [min(ten)[0], *gain("clam", 0.1, "mini_tau_cifar100", "mini_cifar100")] == [5.0, 1.6, -0.3]
+    assert gain("tce", 1, "mini_cifar100") == [3.9, -1.3]
 
 
 def test_predictions_alone_are_asked_for_logits():

@@ -166,8 +166,8 @@ def test_what_is_confused_is_never_called_zero_percent():
     assert told == "Confused most in old: cat taken for dog, 50 % of its images; new: 10 %."
     told = sentences(diagnose(before, before))[-1]
     assert told == "Confused most: cat taken for dog, 50 % of its images, in both."
-    assert [share(value) for value in (0, 1e-9, 0.0099, 0.01, 0.5, 1)] == [
-        "none", "below 1 %", "below 1 %", "1 %", "50 %", "100 %",
+    assert [share(value) for value in (0, 1e-9, 0.0099, 0.01, 0.5, 0.9901, 0.9999, 1)] == [
+        "none", "below 1 %", "below 1 %", "1 %", "50 %", "above 99 %", "above 99 %", "100 %",
     ]  # fmt: skip
 
 

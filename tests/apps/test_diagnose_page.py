@@ -95,6 +95,19 @@ def many(classes: int, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     return first, first.assign(prediction=first["prediction"].mask(first["label"] == 0, 1))
 
 
+def test_the_page_names_the_test_of_each_model():
+    """The second model has the images of the first, the third has others."""
+    first = table("cat→cat*30", "cat→dog*10", "dog→dog*40")
+    tables = [first, first.assign(prediction="cat"), table("cat→cat*30", "dog→dog*30", "dog→cat*5")]
+    text = Page(html(diagnose(*tables, titles=["x", "y", "z"]))).text
+    reading = text[text.index("How to read this") :]
+    assert "p for y is McNemar's exact test" in reading
+    assert "p for z is Fisher's exact test" in reading
+    alone = Page(html(diagnose(*tables[:2], titles=["x", "y"]))).text
+    assert "p for y is McNemar's exact test" in alone
+    assert "Fisher" not in alone
+
+
 def test_few_classes_are_drawn_by_name_worst_first():
     """Points are the accuracies, lines their Wilson intervals; two models side by side."""
     before = table("cat→cat*3", "cat→dog", "dog→dog*2", "dog→cat*2", "cow→cow*4")

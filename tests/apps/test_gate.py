@@ -3,9 +3,11 @@
 import json
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from clamkit.apps.diagnose import diagnose
+from clamkit.apps.diagnose import Diagnosis, diagnose
 from clamkit.apps.gate import read_condition, reasons
 from clamkit.cli import main
 from clamkit.errors import ClamkitError
@@ -51,8 +53,8 @@ def test_the_baseline_is_only_compared_with(run):
 
 
 def test_confident_needs_the_whole_interval(run):
-    """20 of 50 right: Wilson's interval is 0.276 to 0.538."""
-    for gate, failed in (("lowest<0.45", False), ("lowest<0.53", False), ("lowest<0.55", True)):
+    """20 of 50 right: Wilson's interval is 0.261 to 0.557 where both classes' are to hold (97.5 % each)."""
+    for gate, failed in (("lowest<0.45", False), ("lowest<0.55", False), ("lowest<0.56", True)):
         assert run("new.csv", "--fail-if", gate, "--json")[0] == 1
         assert run("new.csv", "--fail-if", gate, "--confident", "--json")[0] == int(failed)
 
@@ -97,7 +99,22 @@ def test_conditions():
     assert read_condition("hurt>3")[:3] == ("hurt", False, 3.0)
     result = diagnose(OLD, NEW, titles=["a", "b"])
     assert reasons([read_condition("lowest<0.5")], result) == [
-        "b: lowest is 0.4 (95 % interval 0.276 to 0.538), and lowest<0.5 fails."
+        "b: lowest is 0.4 (95 % interval 0.261 to 0.557), and lowest<0.5 fails."
     ]
     with pytest.raises(ClamkitError, match="compares two models"):
         reasons([read_condition("helped>0")], diagnose(OLD))
+
+
+def test_a_confident_gate_on_the_lowest_class_knows_that_it_was_picked():
+    """50 classes, each truly right in 70 of 100: the lowest of them is lucky to be found so low, not below the limit.
+
+    A gate at 70 % may fail in 5 of 100 test sets; at 85 % it must.
+    """
+    rng, failed = np.random.default_rng(0), []
+    for _ in range(200):
+        right = rng.binomial(40, 0.7, size=50)
+        classes = pd.DataFrame({"images": 40, "right": right, "accuracy": right / 40})
+        result = Diagnosis("model", 2000, classes, pd.DataFrame(), pd.DataFrame())
+        failed.append([bool(reasons([read_condition(f"lowest<{x}")], result, confident=True)) for x in (0.7, 0.85)])
+    assert np.mean(failed, axis=0)[0] <= 0.05
+    assert np.mean(failed, axis=0)[1] == 1

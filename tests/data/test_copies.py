@@ -118,6 +118,16 @@ def test_a_copy_of_what_is_no_longer_there_is_not_used(imagenet, copy, caplog):
         make("imagenet", imagenet)
 
 
+def test_files_that_do_not_decode_are_listed_though_the_copy_was_stopped(imagenet, monkeypatch):
+    """Stopped when those that do not decode had been copied as they are, and the copy was not yet called finished."""
+    (imagenet / "train" / "n01440764" / "n01440764_1.JPEG").write_bytes(b"broken")
+    with monkeypatch.context() as patched:
+        patched.delattr(os, "sync")
+        with pytest.raises(AttributeError):
+            make("imagenet", imagenet)
+    assert "1 do not decode" in make("imagenet", imagenet)
+
+
 def test_files_that_do_not_decode_are_listed_and_stay_so(imagenet, caplog):
     (imagenet / "train" / "n01440764" / "n01440764_1.JPEG").write_bytes(b"broken")
     (imagenet / "val" / "n01443537" / "n01443537_0.JPEG").write_bytes(b"")

@@ -36,8 +36,8 @@ def held_down(memory_run):
 @pytest.mark.parametrize("method", ["normal", "clam_kl"])
 def test_accuracies_are_those_of_test_logits_with_biases_of_held_out_ones(held_down, method):
     run = held_down(method=method)
-    biased = with_biases(run, objective="worst-tail", max_cost=0.2)
-    biases = fit_biases(run.logits.holdout, run.logits.holdout_labels, objective="worst-tail", max_cost=0.2)
+    biased = with_biases(run)
+    biases = fit_biases(run.logits.holdout, run.logits.holdout_labels)
     assert np.array_equal(biased.biases.values, biases.values)
     predicted = (run.logits.test.astype(np.float32) + biases.values.astype(np.float32)).argmax(1)
     right = [(predicted == run.logits.test_labels)[run.logits.test_labels == k].mean() for k in range(3)]

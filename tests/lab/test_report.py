@@ -25,29 +25,28 @@ def notebook(folder, name, *cells):
 def test_one_page_with_index_figures_and_nothing_from_elsewhere(tmp_path):
     draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
     evil = "import pandas as pd\npd.DataFrame({'class': ['<script>alert(1)</script>']})"
-    where = "import os\nprint('runs in', os.path.basename(os.environ['CLAMKIT_RUNS']))"
-    said = "print('CLAM is better than\\nNormal: supported (2 of 2). Over 5 seeds it is +1.2 points.')"
-    first = notebook(tmp_path, "20_first", (draw,), (said, "verdict"))
-    shown = "- **KL is better: the opposite**. It is -1.\\n- **It is: not decided** (0 of 2).\\n\\n*Regime*: small."
-    markdown = f"from IPython.display import Markdown\nMarkdown('{shown}')"
-    second = notebook(tmp_path, "21_second", (evil,), ("print('<b>bold</b>')", "verdict"))
+    markdown = "import os\nfrom IPython.display import Markdown\nMarkdown({})"
+    where = markdown.format("f\"- runs in {os.path.basename(os.environ['CLAMKIT_RUNS'])}\\n- and elsewhere\"")
+    shown = "- **KL is better: the opposite**. It is -1.\n- **It is: not decided** (0 of 2).\n\n*Regime*: small."
+    first = notebook(tmp_path, "20_first", (draw,))
+    second = notebook(tmp_path, "21_second", (evil,), (markdown.format(repr("- <b>bold</b>")), "verdict"))
     third = notebook(tmp_path, "22_third", (where, "verdict"))
-    fourth = notebook(tmp_path, "23_fourth", (markdown, "verdict"))
+    fourth = notebook(tmp_path, "23_fourth", (markdown.format(repr(shown)), "verdict"))
     page = report.write([first, second, third, fourth], runs=tmp_path / "mine", folder=tmp_path / "out")
     assert sorted(path.name for path in page.parent.iterdir()) == ["20_first-1.pdf", "20_first-1.png", "report.html"]
     assert (page.parent / "20_first-1.pdf").read_bytes()[:5] == b"%PDF-"
     text = page.read_text(encoding="utf-8")
     index = text[: text.index("A claim")]
     assert "runs in mine" in index
-    assert "<li>CLAM is better than Normal: supported</li>" in index, "the numbers are below"
-    assert "<li>KL is better: the opposite</li>" in index, "as Markdown too"
+    assert "<li>KL is better: the opposite</li>" in index, "the numbers are below"
     assert "<li>It is: not decided</li>" in index
+    assert "and elsewhere" not in index, "without a verdict, the first line"
     assert index.index("The verdicts") < index.index("runs in mine")
     for heading in ("About-20_first", "About-21_second"):
         assert f'href="#{heading}"' in index
         assert f'id="{heading}"' in text
     assert "<script>alert" not in text
-    assert "<b>bold" not in text
+    assert "<b>bold" not in index
     assert text.count("<img") == 1
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
     assert "plt.plot" not in text

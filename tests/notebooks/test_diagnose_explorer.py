@@ -162,3 +162,16 @@ def test_a_link_says_what_it_saves():
     assert (
         link(b"a,b", "x.csv", "save <x>") == '<a download="x.csv" href="data:text/csv;base64,YSxi">save &lt;x&gt;</a>'
     )
+
+
+def test_the_same_file_can_be_chosen_again_after_something_else():
+    """A browser that sends what the button already holds changes nothing: it must have been emptied before."""
+    explorer = page.diagnose_explorer()
+    widgets = controls(explorer)
+    said = next(child for child in walk(explorer) if "clamkit-said" in getattr(child, "_dom_classes", ()))
+    send(widgets, "model", "mine.csv", table())
+    widgets["or model"].value = page.EXAMPLE
+    assert "linear model of a long tail" in said.value
+    send(widgets, "model", "mine.csv", table())
+    assert "mine.csv" in said.value
+    assert widgets["or model"].value == "", "the list shows nothing else"

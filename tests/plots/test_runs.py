@@ -57,6 +57,16 @@ def test_class_accuracies(runs):
     assert titles(plots.class_accuracies(runs, most=2)) == ["The 2 worst classes under Normal, crop lower bound 0.5"]
 
 
+def test_a_class_without_test_images_is_neither_worst_nor_best(memory_run):
+    """Nothing is known of class 2: it is left out, not put at an end."""
+    unknown = [[0.3, 0.6, np.nan, 0.91, 0.92, 0.95, 0.97]]
+    pair = [memory_run(unknown, [[1.0] * 7], method=method) for method in ("normal", "clam")]
+    shown = plots.class_accuracies(pair, most=3).axes[0].get_yticklabels()
+    assert [text.get_text() for text in shown] == ["class 3", "class 1", "class 0"]
+    chosen = plots.weight_evolution(pair[1], pair[0]).axes[3].get_xticklabels()
+    assert {text.get_text() for text in chosen} == {"class 0", "class 1", "class 3", "class 5", "class 6"}
+
+
 def test_weight_evolution(runs):
     normal, clam, _ = runs
     figure = plots.weight_evolution(clam, normal)
