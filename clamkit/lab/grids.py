@@ -48,7 +48,8 @@ class Grid:
         else:
             path = paths.sweeps() / f"{grid}.yaml"
             if not path.is_file():
-                raise unknown("grid", str(grid), [file.stem for file in paths.sweeps().glob("*.yaml")])
+                known = [file.stem for file in paths.sweeps().glob("*.yaml")]
+                raise ClamkitError(f"{unknown('grid', str(grid), known)} Or the path of a .yaml file.")
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # safe_load also meets dates and depths

@@ -310,8 +310,8 @@ def editions(found: pd.DataFrame) -> str:
     before = both[both["then"] == "supported"]
     lost = int((before["now"] == "not decided").sum())
     return (
-        f"The seed is the unit. Counted by seeds, {lost} of the first edition's {len(before)} supported claims on "
-        "small networks are no longer decided; notebook 05 has them all, before and after."
+        f"A verdict counts seeds, not runs. Counted so, {lost} of the {len(before)} claims on small networks that "
+        "version 0.1.0 called supported are no longer decided; notebook 05 has them all, before and after."
     )
 
 
