@@ -47,7 +47,8 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
         else:
             none = fixed.biases.choice.lower().rstrip(".")
             why = f"{unseen} they move {moved}" if fixed.biases.values.any() else none
-            lines.append(f"Class biases do not help here: {why}.")
+            verdict = "are not needed" if fixed.target and not fixed.biases.values.any() else "do not help here"
+            lines.append(f"Class biases {verdict}: {why}.")
     elif model is None or model.scores is None:
         lines.append(
             f"Save the logits too: `clamkit fix logits.npz` then says whether class biases, which need no training, "

@@ -145,7 +145,7 @@ def sentences(found: Fix) -> list[str]:
     biases, table = found.biases, found.metrics
     lines = [f"{found.title}: {len(biases.values):,} classes. {found.measured}"]
     if not biases.values.any():
-        lines.append(f"{biases.choice} No biases are the best biases here, so none are written.")
+        lines.append(f"{biases.choice} So none are written.")
         return lines
     for metric, name in SHOWN.items():
         before, after = table.loc[metric]
