@@ -101,10 +101,7 @@ class Biases:
                                f"at best {best[0]:.1%}, with an average of {best[1]:.1%} (without {none[1]:.1%}). "
                                "Ask for less, or train for it.")  # fmt: skip
         chosen = self.at(float(self.path.index[int(found.argmax())]))
-        choice = f"The weakest biases that reach {metric}={value:g} on held-out images."
-        if not chosen.values.any():
-            choice = f"{metric}={value:g} is reached without biases: it is {self.path[metric].iloc[0]:.1%}."
-        return replace(chosen, choice=choice)
+        return replace(chosen, choice=f"The weakest biases that reach {metric}={value:g} on held-out images.")
 
     def apply(self, logits: ArrayLike) -> np.ndarray:
         """Logits [..., n] + biases, in the logits' own precision."""
