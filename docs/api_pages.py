@@ -14,8 +14,8 @@ from typing import Any
 import clamkit
 
 GROUPS = {
-    "The min player": ("CLAM", "MaxMin", "TCE", "GGF", "APStar", "Uniform", "Weighter"),
-    "Peers": ("CFOL", "GroupDRO", "TLA", "LogitAdjusted", "ClassBalanced", "Fixed"),
+    "Class weights": ("CLAM", "MaxMin", "TCE", "GGF", "APStar", "Uniform", "Weighter"),
+    "Methods of other papers": ("CFOL", "GroupDRO", "TLA", "LogitAdjusted", "ClassBalanced", "Fixed"),
     "Measure": ("class_accuracy", "fairness", "compare"),
     "Class biases": ("fit_biases", "fit_drops", "Biases"),
     "Train": ("RunConfig", "train", "Run", "RunStore", "load_data", "METHODS"),
@@ -40,7 +40,7 @@ def pages() -> dict[str, str]:
     if differing := sorted(set(listed) ^ set(clamkit.__all__)):
         raise SystemExit(f"GROUPS of docs/api_pages.py and clamkit.__all__ differ: {', '.join(differing)}")
     parts = [
-        "# The library",
+        "# Library reference",
         "All of these come from `from clamkit import …` and are loaded when they are first used; `import clamkit` "
         "loads no torch. Every example runs in the tests, with torch and numpy (`np`) imported. "
         "[The map](../clamkit/README.md) says where the rest is.",

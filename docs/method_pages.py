@@ -173,7 +173,7 @@ def read_grid(root: Path, grid: str) -> pd.DataFrame:
 def results(name: str, grids: dict[str, pd.DataFrame]) -> str:
     """A table for each regime: means over crop bounds and seeds, ± the spread over seeds, and against Normal."""
     parts = [
-        "Means over the crop bounds of a grid; ± is the standard deviation over seeds. In brackets the difference to "
+        "Means over the crop bounds of a grid; ± is the standard deviation over seeds. Below it the difference to "
         "Normal in the same settings, in points, with its 95 % interval over seeds; one or two seeds decide nothing. "
         "[How it is measured](../findings.md)."
     ]
@@ -186,7 +186,7 @@ def results(name: str, grids: dict[str, pd.DataFrame]) -> str:
 
 
 def result_lines(name: str, images: str, grid: str, grids: dict[str, pd.DataFrame]) -> list[list[str]]:
-    """Images, crop bounds, seeds, then mean ± spread over seeds (difference to Normal [interval]) of each metric."""
+    """Images, crop bounds, seeds, then mean ± spread over seeds and difference to Normal [interval] of each metric."""
     frame, others = grids[grid], grids[NORMAL_OF.get(grid, grid)]
     key = ["strength", "seed"]
     normal = others[(others["method"] == "normal") & (others["setting"] == "")].set_index(key)[[*SHOWN]]
@@ -207,9 +207,9 @@ def mean_and_spread(values: pd.Series) -> str:
 
 
 def difference(values: pd.Series) -> str:
-    """In points, the mean over seeds with its interval; what rounds to zero has no sign."""
+    """In points, the mean over seeds with its interval, on a line of its own; what rounds to zero has no sign."""
     if values.empty:
         return ""
     seeds = by_seed(values).to_numpy()
     interval = f" [{', '.join(map(points, seed_interval(seeds)))}]" if len(seeds) > 1 else ""
-    return f" ({points(seeds.mean())}{interval})"
+    return "<br>" + f"{points(seeds.mean())}{interval}".replace(" ", "\N{NO-BREAK SPACE}")

@@ -1,7 +1,7 @@
 """Execute notebooks in place and strip what should not be committed: python notebooks/refresh.py [NAME ...]
 
 Training in them goes to a throw-away runs folder, so that the outputs are always made anew. With notebook 05 the
-numbers in README.md and docs/findings.md (helpers/front_page.py) and the figures there are written anew too.
+numbers in README.md, docs/start.md and docs/findings.md (helpers/front_page.py) and the figures are written anew too.
 """
 
 import sys
@@ -42,7 +42,7 @@ def strip(notebook: nbformat.NotebookNode) -> None:
 
 
 def write_findings(root: Path) -> None:
-    """Notebook 05 outside of it: the numbers of README and findings, and its figures as `clamkit report` names them."""
+    """Notebook 05 outside of it: the numbers of the pages, and its figures as `clamkit report` names them."""
     front_page.write(root)
     notebook = nbformat.read(HERE / "05_what_we_found.ipynb", 4)
     for name, picture in figures("05_what_we_found", notebook).items():

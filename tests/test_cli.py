@@ -65,6 +65,7 @@ def test_train_and_status(small_npz, tmp_path):
         (("train", "--crop-lower-bound", "1.5"), "--crop-lower-bound 1.5 is not allowed"),
         (("train", "--epoch", "2"), "No such option"),
         (("sweep", "dmeo"), "unknown grid 'dmeo'. Did you mean 'demo'"),
+        (("sweep", "grid.csv"), "small_embedded, your own .yaml."),
         (("sweep", "none.yaml"), "there is no file none.yaml"),
         (("report", "--augmented", "a.csv"), "--augmented goes with --predictions"),
     ],

@@ -193,15 +193,15 @@ def test_results_of_a_page_against_a_case_worked_by_hand(tmp_path):
     grid = method_pages.read_grid(tmp_path, "g")
     ((label, bounds, seeds, average, *_),) = method_pages.result_lines("clam", "Images", "g", {"g": grid})
     assert (label, bounds, seeds) == ("Images (`g`)", "0.3, 1", "2")
-    assert average == "83.0 ± 1.4 (+3.0 [−9.7, +15.7])"  # t of 1 degree of freedom, 12.706, times 1.41/√2
+    assert average == "83.0 ± 1.4<br>+3.0\xa0[−9.7,\xa0+15.7]"  # t of 1 degree of freedom, 12.706, times 1.41/√2
 
 
 def test_what_rounds_to_zero_has_no_sign_on_a_page():
     """Means of −0.04 and +0.04 points; t of 1 degree of freedom is 12.706, times √2·0.04/√2 is 0.5."""
     index = pd.MultiIndex.from_product([[0.3], [0, 1]], names=["strength", "seed"])
-    assert method_pages.difference(pd.Series([-0.0004, 0.0004], index)) == " (0.0 [−0.5, +0.5])"
-    assert method_pages.difference(pd.Series([-0.0004, -0.0004], index)) == " (0.0 [0.0, 0.0])"
-    assert method_pages.difference(pd.Series([-0.0004], index[:1])) == " (0.0)"
+    assert method_pages.difference(pd.Series([-0.0004, 0.0004], index)) == "<br>0.0\xa0[−0.5,\xa0+0.5]"
+    assert method_pages.difference(pd.Series([-0.0004, -0.0004], index)) == "<br>0.0\xa0[0.0,\xa00.0]"
+    assert method_pages.difference(pd.Series([-0.0004], index[:1])) == "<br>0.0"
 
 
 def test_the_table_of_contents_has_every_page(pages):

@@ -45,9 +45,9 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
             if fixed.classes["with"].var() - chance**2 < EVEN**2:  # of all images, as the chance is
                 return lines
         else:
-            none = fixed.biases.choice.lower().rstrip(".")
-            why = f"{unseen} they move {moved}" if fixed.biases.values.any() else none
-            lines.append(f"Class biases do not help here: {why}.")
+            none, why = not fixed.biases.values.any(), fixed.biases.choice.lower().rstrip(".")
+            verdict = "are not needed" if none and fixed.target else "do not help here"
+            lines.append(f"Class biases {verdict}: {why if none else f'{unseen} they move {moved}'}.")
     elif model is None or model.scores is None:
         lines.append(
             f"Save the logits too: `clamkit fix logits.npz` then says whether class biases, which need no training, "

@@ -145,7 +145,7 @@ def diagnose(*sources: Source, titles: Sequence[str] | None = None) -> Diagnosis
     names = pd.Index(sorted(first["label"].unique(), key=_order), name="class")
     if len(names) < 2:
         raise ClamkitError(
-            f"all labels are {names[0]!r} ({len(first):,} images): comparing classes needs images of at least two."
+            f"all labels are {names[0]!r} (rows: {len(first):,}): comparing classes needs images of at least two."
         )
     models: list[Model] = []
     notes, remarks = [], []

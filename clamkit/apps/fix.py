@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -125,6 +125,9 @@ def _fit(scores, labels, names, max_cost, target, *, given_up: bool = False) -> 
     biases = fit_biases(scores, labels, class_names=names)
     try:
         biases = biases.reaching(*target)
+        if not biases.values.any():
+            without = f"it is {biases.path[target[0]].iloc[0]:.1%}"
+            biases = replace(biases, choice=f"{target[0]}={target[1]:g} is reached without biases: {without}.")
         if max_cost is not None and biases.cost > max_cost:
             raise ClamkitError(
                 f"{target[0]}={target[1]:g} costs {biases.cost:.2%} of average, more than the {max_cost:.2%} allowed: "
@@ -145,8 +148,7 @@ def sentences(found: Fix) -> list[str]:
     biases, table = found.biases, found.metrics
     lines = [f"{found.title}: {len(biases.values):,} classes. {found.measured}"]
     if not biases.values.any():
-        lines.append(f"{biases.choice} No biases are the best biases here, so none are written.")
-        return lines
+        return [*lines, f"{biases.choice} So none are written."]
     for metric, name in SHOWN.items():
         before, after = table.loc[metric]
         lines.append(f"  {name:<12}{percent(before):>8} → {percent(after):>7}  ({points(after - before)} points)")
@@ -155,10 +157,7 @@ def sentences(found: Fix) -> list[str]:
     lines.append(f"Gain: {changes(gain.to_dict())}. Pay: {changes(pay.to_dict())}.")
     lines.append(biases.choice)
     if not found.useful:
-        lines.append(
-            "But images that they were not fitted on do not confirm it: nothing is shown to be gained, so none "
-            "are written."
-        )
+        lines.append("But other images do not confirm it: nothing is shown to be gained, so none are written.")
     return lines
 
 

@@ -89,7 +89,7 @@ def read(source: Source) -> Predictions:
         raise ClamkitError(f"{path.name} is empty: it needs the columns label and prediction.") from None
     except Exception as error:
         raise ClamkitError(
-            f"{path.name} cannot be read as a table ({error}): give a CSV file in UTF-8 with a header, Parquet or npz."
+            f"{path.name} cannot be read as a table ({str(error).strip()}): give CSV (UTF-8, a header), Parquet or npz."
         ) from error
 
 
@@ -227,7 +227,7 @@ def _with_scores(found: Predictions, scores: np.ndarray, names: Sequence[str], k
         )
     if not np.issubdtype(scores.dtype, np.number) or not (fine := np.isfinite(scores).all(axis=1)).all():
         which = f"row {fine.argmin() + 1}" if np.issubdtype(scores.dtype, np.number) else f"type {scores.dtype}"
-        raise ClamkitError(f"the {kind or 'scores'} of {file} are not all finite numbers (first: {which}): mend these.")
+        raise ClamkitError(f"the {kind or 'scores'} of {file} are not all finite numbers (first: {which}): drop them.")
     if kind != "logits":
         sums = scores.sum(axis=1, dtype=np.float64)
         proper = (scores >= 0).all(axis=1) & (np.abs(sums - 1) <= SUM_TOLERANCE)

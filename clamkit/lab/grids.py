@@ -48,7 +48,7 @@ class Grid:
         else:
             path = paths.sweeps() / f"{grid}.yaml"
             if not path.is_file():
-                raise unknown("grid", str(grid), [file.stem for file in paths.sweeps().glob("*.yaml")])
+                raise unknown("grid", str(grid), [*(f.stem for f in paths.sweeps().glob("*.yaml")), "your own .yaml"])
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # safe_load also meets dates and depths

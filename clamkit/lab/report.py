@@ -60,6 +60,7 @@ def write(
     try:
         for needed in (folder, page.parent):  # before the notebooks take their minutes
             needed.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=needed).close()  # a folder that is there may still be read-only
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = pool.map(lambda path: _execute(path, runs), notebooks)
             executed = dict(

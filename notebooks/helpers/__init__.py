@@ -7,7 +7,7 @@ players         notebooks 01 and 03: max players, the paper's Theorem 1
 theorem         notebook 03: its claims, computed and checked
 paper_audit     the paper's tables checked against themselves: notebook 04, quoted in 25, 26, 28 and 29
 claims          its claims and open questions decided by our runs: notebook 05
-front_page      the numbers of README.md and docs/findings.md
+front_page      the numbers of README.md, docs/start.md and docs/findings.md
 run_figures     notebooks 05 and 21 to 29
 run_measures    notebooks 20, 22 and 28
 real_labels     notebook 29

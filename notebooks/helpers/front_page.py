@@ -1,4 +1,4 @@
-"""What README.md and docs/findings.md say of our runs, written from the runs alone.
+"""What README.md, docs/start.md and docs/findings.md say of our runs, written from the runs alone.
 
 Each block stands between `<!-- its name -->` and `<!-- -->`. `python notebooks/refresh.py 05_what_we_found` writes them
 anew, and a test compares them with the committed results.
@@ -16,17 +16,23 @@ import pandas as pd
 from clamkit.engine.store import Run
 from clamkit.lab.results import load_runs
 from clamkit.metrics import FEWEST, LEVEL
-from clamkit.metrics.statistics import NOT_DECIDED
+from clamkit.metrics.statistics import NO_DIFFERENCE, NOT_DECIDED, OPPOSITE, SUPPORTED
 from helpers import claims
 from helpers.claims import CIFAR100, CONTROL, FASHION, REGIMES, RIVALS_OF_NORMAL
 from helpers.run_measures import by_strength
 from helpers.verdicts import listed, number
 
-PAGES = ("README.md", "docs/findings.md")
+PAGES = ("README.md", "docs/start.md", "docs/findings.md")
 BLOCK = re.compile(r"(<!-- (\w+) -->\n\n).*?(\n\n<!-- -->)", re.S)
 HEADLINE = tuple(f"{RIVALS_OF_NORMAL[method]} {verb} " for method in ("clam", CONTROL) for verb in claims.VERBS)
 MEASURED = {"lifts": "worst tenth", "brings": "std", "costs": "average"}  # by the verb of the claim
 FINDINGS, NOTEBOOKS = "docs/findings.md", "notebooks"
+ANSWERS = {SUPPORTED: "Yes", OPPOSITE: "The opposite", NO_DIFFERENCE: "No difference", NOT_DECIDED: "Not decided"}
+NETWORKS = {  # what a regime's short name stands for, where that is not plain
+    "the paper's accuracy": "networks as accurate as the paper's",
+    "100 % training accuracy": "networks with 100 % training accuracy",
+}
+COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def written(text: str, blocks: dict[str, str]) -> str:
@@ -51,6 +57,7 @@ def blocks_of(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> dict[str, 
     images = claims.by_images(runs_of)
     asked = claims.table([*claims.of_the_paper(runs_of, images), *claims.left_open(runs_of, images)])
     return {
+        "in_short": in_short(found),
         "how_far": how_far(frames, found),
         "five": five_rows(found, images),
         "findings": claims.as_markdown(found[found["claim"].str.startswith(HEADLINE)]),
@@ -113,19 +120,49 @@ def _change(rows: pd.DataFrame, start: str, against: str, what: str, verdict: bo
     return f"{what} {_effect(row.effect, row.low, row.high, row.n)}" + (f", {row.verdict}" if verdict else "")
 
 
+def in_short(found: pd.DataFrame) -> str:
+    """Does it help, and is it worth its training? In a few sentences."""
+    if found.empty:
+        return f"**Does it help?** We do not know: {claims.NO_RUNS}."
+    rows, prices = _asked(found, "CLAM brings", "than Normal"), _prices(found)
+    said = []
+    for row in rows[rows["verdict"] != NOT_DECIDED].itertuples():
+        price = f", and their average {_moves(prices[row.where])}" if row.where in prices else ""
+        said.append(
+            f"{ANSWERS[row.verdict]} for {_place(row.where)}: under CLAM the spread of the class accuracies (std) "
+            f"{_moves(row.effect)} points{price} ({_counted(row.n, 'seed')})."
+        )
+    open_ones = [f"{_place(row.where)} ({_counted(row.n, 'seed')})" for row in rows.itertuples()]
+    open_ones = [one for one, word in zip(open_ones, rows["verdict"], strict=True) if word == NOT_DECIDED]
+    said += [f"Not decided for {listed(open_ones)}."] if open_ones else []
+    if len(rivals := _asked(found, "CLAM lifts", "that of Normal with biases")):
+        biases = "class biases, which correct a finished model without training"
+        said.append(f"Does it help the worst classes more than {biases}? {_verdicts(rivals)}.")
+    return f"**Does it help?** {' '.join(said)}"
+
+
 def how_far(frames: dict[str, pd.DataFrame], found: pd.DataFrame) -> str:
-    """How much evidence each regime has: the weak points come first."""
-    few, enough, none = [], [], []
+    """How much evidence each regime has, in a sentence and a list: the weak points come first."""
+    few, enough, none, most = [], [], [], 0
     for where, (grid, _) in REGIMES.items():
         if where not in frames:
             none.append(f"{_place(where)} (grid `{grid}`)")
             continue
         seeds = _seeds(found, where)
-        has = f"{_place(where)}, {_counted(int((frames[where]['method'] != CONTROL).sum()), 'run')}, "
-        has += f"{_counted(seeds, 'seed')} of CLAM beside Normal"
+        most = max(most, seeds)
+        has = f"{_place(where)} ({_counted(int((frames[where]['method'] != CONTROL).sum()), 'run')}, "
+        has += f"{_counted(seeds, 'seed')} of CLAM beside Normal)"
         (few if seeds < FEWEST else enough).append(has)
-    parts = {"Too few seeds for any verdict": few, "No runs yet": none, "Enough to decide something": enough}
-    return " ".join(f"*{name}*: {'; '.join(rows)}." for name, rows in parts.items() if rows)
+    pairs = f"{COUNTS[len(REGIMES)]} pairs of network and images"
+    takes = f"a verdict takes {COUNTS[FEWEST]} seeds"
+    have = f"{COUNTS[len(enough)].capitalize()} of them {'have' if len(enough) > 1 else 'has'} that many"
+    parts = {"No runs yet": none, "Too few seeds for any verdict": few, "Enough seeds to decide something": enough}
+    return "\n".join(
+        [
+            f"We ask about {pairs}, and {takes}. {have}; the most that any has is {most}.",
+            *(f"- *{name}*: {'; '.join(rows)}." for name, rows in parts.items() if rows),
+        ]
+    )
 
 
 def _seeds(found: pd.DataFrame, where: str) -> int:
@@ -134,49 +171,66 @@ def _seeds(found: pd.DataFrame, where: str) -> int:
 
 
 def five_rows(found: pd.DataFrame, images: dict[str, pd.DataFrame]) -> str:
-    """Five questions, what our runs answer, and where to read on."""
+    """Five questions: the answer in words, the numbers behind it, and where to read on."""
     rows = [
         (
             "Does CLAM bring the classes closer than Normal?",
-            _answers(found, "CLAM brings", "than Normal", "std"),
+            *_answers(found, "CLAM brings", "than Normal", "std"),
             f"[findings]({FINDINGS}), [05]({NOTEBOOKS}/05_what_we_found.ipynb)",
         ),
         (
             "Does it lift the worst tenth of the classes, and at what cost?",
-            _answers(found, "CLAM lifts", "that of Normal", "worst tenth", ("CLAM costs", "against Normal")),
+            *_answers(found, "CLAM lifts", "that of Normal", "worst tenth", priced=True),
             f"[20]({NOTEBOOKS}/20_fairness_tables.ipynb), [23]({NOTEBOOKS}/23_worst_classes.ipynb)",
         ),
         (
-            "Is it better than class biases, which need no training?",
-            _answers(found, "CLAM lifts", "that of Normal with biases", "worst tenth"),
+            "Does it lift them more than class biases, which need no training?",
+            *_answers(found, "CLAM lifts", "that of Normal with biases", "worst tenth"),
             "[class biases](docs/diagnose.md#class-biases)",
         ),
         (
             "At which crops do the classes come closer?",
-            _crops_line(images[FASHION]),
+            *_crops_line(images[FASHION]),
             f"[24]({NOTEBOOKS}/24_augmentation_curves.ipynb), [06]({NOTEBOOKS}/06_class_crops.ipynb)",
         ),
         (
             "Who pays?",
-            _payers_line(images[CIFAR100]),
+            *_payers_line(images[CIFAR100]),
             f"[findings]({FINDINGS}#who-gains-and-who-pays)",
         ),
     ]
-    lines = [("question", "what our runs say", "more"), ("---",) * 3, *rows]
+    lines = [("question", "our answer", "our numbers", "more"), ("---",) * 4, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _answers(found: pd.DataFrame, start: str, end: str, what: str, cost: tuple[str, str] | None = None) -> str:
-    """A line for each regime: verdict, effect with its interval, seeds; with `cost` the average accuracy too."""
-    if found.empty:
-        return claims.NO_RUNS
-    prices = dict(zip(*_asked(found, *cost)[["where", "effect"]].to_numpy().T, strict=True)) if cost else {}
+def _answers(found: pd.DataFrame, start: str, end: str, what: str, priced: bool = False) -> tuple[str, str]:
+    """The verdicts in words; a line for each regime: effect, interval, seeds, corrected p and, if `priced`, cost."""
+    rows = _asked(found, start, end) if len(found) else found
+    if rows.empty:
+        return claims.NO_RUNS, ""
+    prices = _prices(found) if priced else {}
     lines = []
-    for row in _asked(found, start, end).itertuples():
-        price = f", average {_signed(prices[row.where])}" if row.where in prices else ""
-        effect = _effect(row.effect, row.low, row.high, row.n)
-        lines.append(f"{_place(row.where)}: **{row.verdict}**, {what} {effect}{price}")
-    return "<br>".join(lines) or claims.NO_RUNS
+    for row in rows.itertuples():
+        sure = f", p {claims.chance(row.p)}" if row.n >= FEWEST else ""
+        price = f"; average {_signed(prices[row.where])}" if row.where in prices else ""
+        lines.append(f"{_short(row.where)}: {what} {_effect(row.effect, row.low, row.high, row.n)}{sure}{price}")
+    return _verdicts(rows, "**"), "<br>".join(lines)
+
+
+def _verdicts(rows: pd.DataFrame, mark: str = "") -> str:
+    """Rows of one claim: what is decided for which regimes, the undecided ones last."""
+    ordered = rows.sort_values("verdict", key=lambda word: word == NOT_DECIDED, kind="stable")
+    groups = [(ANSWERS[word], list(group["where"])) for word, group in ordered.groupby("verdict", sort=False)]
+    if len(rows) > 1 and len(groups) == 1:
+        return f"{mark}{groups[0][0]}{mark} {'anywhere' if ordered['verdict'].iloc[0] == NOT_DECIDED else 'everywhere'}"
+    said = "; ".join(f"{mark}{word.lower()}{mark} for {listed([_short(one) for one in at])}" for word, at in groups)
+    return said.replace(said.strip("*")[0], said.strip("*")[0].upper(), 1)
+
+
+def _prices(found: pd.DataFrame) -> dict[str, float]:
+    """What CLAM costs in average accuracy against Normal, by regime."""
+    rows = _asked(found, "CLAM costs", "against Normal")
+    return dict(zip(rows["where"], rows["effect"], strict=True))
 
 
 def _asked(found: pd.DataFrame, start: str, end: str) -> pd.DataFrame:
@@ -184,28 +238,39 @@ def _asked(found: pd.DataFrame, start: str, end: str) -> pd.DataFrame:
 
 
 def _place(where: str) -> str:
-    return where.replace(": ", " on ")
+    """A regime for those who have not met its short name."""
+    kind, images = where.split(": ")
+    part = images.removesuffix(" (part)")
+    return f"{NETWORKS.get(kind, kind)} on {'a part of ' * (part != images)}{part}"
 
 
-def _crops_line(frame: pd.DataFrame) -> str:
+def _short(where: str) -> str:
+    """Its short name, with the images where several regimes share it."""
+    kind, images = where.split(": ")
+    return f"{kind} ({images})" if sum(other.startswith(kind) for other in REGIMES) > 1 else kind
+
+
+def _crops_line(frame: pd.DataFrame) -> tuple[str, str]:
     values = claims.paired(frame, "clam", "normal", "std")
     if values.empty:
-        return claims.NO_RUNS
+        return claims.NO_RUNS, ""
     found = by_strength(values)
     sure = found[found["p_holm"] <= LEVEL]["mean"]
-    surely = [f"{_signed(effect)} at crop bound {bound:g}" for bound, effect in sure.items()]
-    said = f"std {listed(surely)}" if surely else "at none for certain"
-    rest = len(found) - len(sure)
-    others = f"; not decided at {rest} of {len(found)} bounds" if rest else ""
-    return f"small networks on Fashion-MNIST (part): {said}{others} ({int(found['n'].max())} seeds)"
+    bounds = listed([f"{bound:g}" for bound in sure.index]) if len(sure) else "none for certain"
+    others = f"; not decided at the other {len(found) - len(sure)}" if 0 < len(sure) < len(found) else ""
+    ends = [f"{_signed(found['mean'][bound])} at {bound:g}" for bound in (found.index[0], found.index[-1])]
+    numbers = f"small networks: std {' to '.join(ends)} ({_counted(int(found['n'].max()), 'seed')})"
+    return f"**At {'crop bound ' * (len(sure) > 0)}{bounds}**{others}", numbers
 
 
-def _payers_line(frame: pd.DataFrame) -> str:
+def _payers_line(frame: pd.DataFrame) -> tuple[str, str]:
     table = _tenths(frame)
     if table is None:
-        return claims.NO_RUNS
-    worst, best = (_points(table.loc[tenth]) for tenth in (claims.TENTHS[0], claims.TENTHS[-1]))
-    return f"the good classes: on a part of CIFAR-100 with small networks the worst tenth {worst}, the best {best}"
+        return claims.NO_RUNS, ""
+    worst, best = (table.loc[tenth] for tenth in (claims.TENTHS[0], claims.TENTHS[-1]))
+    word = "The good classes" if worst["ci_low"] > 0 and best["ci_high"] < 0 else ANSWERS[NOT_DECIDED]
+    said = f"worst tenth {_points(worst)}, best tenth {_points(best)}"
+    return f"**{word}**", f"small networks on a part of CIFAR-100: {said}"
 
 
 def crops_table(frame: pd.DataFrame) -> str:
@@ -245,8 +310,8 @@ def editions(found: pd.DataFrame) -> str:
     before = both[both["then"] == "supported"]
     lost = int((before["now"] == "not decided").sum())
     return (
-        f"The seed is the unit. Counted by seeds, {lost} of the first edition's {len(before)} supported claims on "
-        "small networks are no longer decided; notebook 05 has them all, before and after."
+        f"A verdict counts seeds, not runs. Counted so, {lost} of the {len(before)} claims on small networks that "
+        "version 0.1.0 called supported are no longer decided; notebook 05 has them all, before and after."
     )
 
 
@@ -292,6 +357,10 @@ def _points(row: pd.Series) -> str:
 def _effect(effect: float, low: float, high: float, seeds: int) -> str:
     interval = f" [{_signed(low)}, {_signed(high)}]" if seeds > 1 else ""
     return f"{_signed(effect)}{interval} ({_counted(seeds, 'seed')})"
+
+
+def _moves(value: float) -> str:
+    return f"{'falls' if value < 0 else 'rises'} by {number(abs(value), 1)}"
 
 
 def _signed(value: float) -> str:

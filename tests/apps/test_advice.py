@@ -8,6 +8,7 @@ import pytest
 
 from clamkit.apps.advice import advice
 from clamkit.apps.diagnose import diagnose
+from clamkit.apps.fix import fix
 from clamkit.apps.predictions import read
 from clamkit.lab import results
 from clamkit.metrics import class_accuracy, compare_groups
@@ -51,6 +52,8 @@ def test_biases_are_advised_where_they_help_and_not_where_they_do_not():
     model = predictions(*UNEVEN)
     lines = advice(diagnose(model), model)
     assert lines[0].startswith("Use class biases: without training they move the worst 10 % by +24.7 points")
+    (met, *_) = advice(diagnose(model), model, fix(model, target=("worst", 0.5)))
+    assert met == "Class biases are not needed: worst=0.5 is reached without biases: it is 54.7%."
     hard = predictions(*images(300, [3.0, 1.0, 3.0, 2.0], calibrated=True))
     lines = advice(diagnose(hard), hard)
     assert "lass biases" in lines[0]

@@ -115,6 +115,7 @@ def test_names_and_numbers_may_be_written_in_several_ways(tmp_path):
         ("label,prediction\na,a\na,b\n", "all labels are 'a'"),
         ("label,prediction\n1,cat\n2,dog\n", "no prediction is among the labels: labels are like 1, 2.* like cat, dog"),
         ('label,prediction\na,a\n"b,b\n', "cannot be read as a table"),
+        ("label,prediction\na,a\nb,b,c\n", r"line 3, saw 3\): give CSV"),
         ("label,Label,prediction\na,a,a\n", "more than one column label"),
     ],
 )

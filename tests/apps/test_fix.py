@@ -77,6 +77,9 @@ def test_a_target_takes_the_weakest_biases_that_reach_it(npz):
     assert even.strength == whole.path.index[whole.path["std"] <= 0.1][0]
     with pytest.raises(ClamkitError, match="no biases reach worst=0.95 on held-out images: without it is 54.7%"):
         fix(npz, target=("worst", 0.95))
+    met = fix(npz, target=("worst", 0.5))
+    assert not met.biases.values.any()
+    assert sentences(met)[1] == "worst=0.5 is reached without biases: it is 54.7%. So none are written."
     dear = images(300, [3.0, 1.0, 2.0, 1.5], calibrated=True)  # argmax is the best average there is
     frame = pd.DataFrame(dear[0], columns=[f"logit_{i}" for i in range(4)]).assign(label=dear[1])
     with pytest.raises(ClamkitError, match="costs .* of average, more than the 0.01% allowed"):

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -80,6 +81,15 @@ def test_bad_input(tmp_path):
     for given in ({"folder": tmp_path / "file"}, {"folder": tmp_path, "page": tmp_path / "file" / "page.html"}):
         with pytest.raises(ClamkitError, match="cannot write .*give another folder"):
             report.write([], **given)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody can write")
+def test_a_folder_that_cannot_be_written_to_is_told_before_a_notebook_is_executed(tmp_path, monkeypatch):
+    executed = []
+    monkeypatch.setattr(report, "_execute", lambda path, runs: executed.append(path))
+    with pytest.raises(ClamkitError, match="cannot write /proc/page.html .*give another folder"):
+        report.write([tmp_path / "20_first.ipynb"], folder=tmp_path, page=Path("/proc/page.html"))
+    assert executed == []
 
 
 def test_the_analysis_notebooks_need_no_script_for_formulas():

@@ -1,4 +1,4 @@
-"""The numbers of README.md and docs/findings.md are those of the committed results."""
+"""The numbers of README.md, docs/start.md and docs/findings.md are those of the committed results."""
 
 import re
 from base64 import b64decode
@@ -41,10 +41,12 @@ def test_numbers_of_the_five_rows_from_the_files_alone(root, blocks):
     effect = 100 * fmean((std["clam"] - std["normal"]).groupby("seed").mean())
     said = blocks["five"].replace("−", "-").splitlines()
     assert float(re.search(r"std ([+-][\d.]+)", said[2])[1]) == pytest.approx(effect, abs=0.051)
+    falls = re.search(r"small networks on a part of Fashion-MNIST: .* \(std\) falls by ([\d.]+)", blocks["in_short"])
+    assert float(falls[1]) == pytest.approx(-effect, abs=0.051)
     rows = pd.read_csv(root / "data" / "results" / "mini_cifar100.csv")
     best = rows.pivot_table("best", ["seed", "crop_lower_bound"], "method")  # the mean of the best tenth
     effect = 100 * fmean((best["clam"] - best["normal"]).groupby("seed").mean())
-    assert float(re.search(r"the best ([+-][\d.]+)", said[-1])[1]) == pytest.approx(effect, abs=0.051)
+    assert float(re.search(r"best tenth ([+-][\d.]+)", said[-1])[1]) == pytest.approx(effect, abs=0.051)
 
 
 def test_writing_blocks():
@@ -62,14 +64,22 @@ def found(n: int, effect: float = -2.0) -> pd.DataFrame:
     return claims.table([claims.Finding(where, "CLAM brings the classes closer than Normal", where, "std", values, -1)])
 
 
-@pytest.mark.parametrize(("seeds", "said"), [(1, "Too few seeds"), (2, "Too few seeds"), (5, "Enough to decide")])
-def test_how_far_the_evidence_goes(seeds, said):
+@pytest.mark.parametrize(
+    ("seeds", "said", "counted"),
+    [
+        (1, "Too few seeds", "None of them has that many; the most that any has is 1."),
+        (2, "Too few seeds", "None of them has that many; the most that any has is 2."),
+        (5, "Enough seeds", "One of them has that many; the most that any has is 5."),
+    ],
+)
+def test_how_far_the_evidence_goes(seeds, said, counted):
     frames = {"small networks: Fashion-MNIST (part)": pd.DataFrame({"method": ["normal", "clam", claims.CONTROL]})}
-    text = front_page.how_far(frames, found(seeds))
-    assert text.startswith("*Too few" if seeds < 3 else "*No runs yet*"), "the weak points come first"
-    assert f"*{said}" in text
-    assert f"2 runs, {seeds} seed{'s' * (seeds > 1)} of CLAM beside Normal" in text
-    assert "100 % training accuracy on Fashion-MNIST (part) (grid `long_embedded`)" in text
+    first, nothing, some = front_page.how_far(frames, found(seeds)).splitlines()
+    assert first.endswith(counted)
+    assert nothing.startswith("- *No runs yet*: "), "the weak points come first"
+    assert "networks with 100 % training accuracy on a part of Fashion-MNIST (grid `long_embedded`)" in nothing
+    assert some.startswith(f"- *{said}")
+    assert f"(2 runs, {seeds} seed{'s' * (seeds > 1)} of CLAM beside Normal)" in some
 
 
 def regime(where: str, gain: float) -> tuple[dict[str, pd.DataFrame], list[claims.Finding]]:
@@ -100,20 +110,49 @@ def test_the_summary_says_each_regime_and_ends_with_what_can_be_quoted():
     assert parts[-1].startswith(
         "**To quote:** *CLAM brings the classes closer together than normal training: supported for "
     )
-    assert "supported for small networks on Fashion-MNIST (part); the opposite for 100 % training accuracy" in parts[-1]
+    assert "supported for small networks on a part of Fashion-MNIST; the opposite for networks with 100 %" in parts[-1]
     assert front_page.quote(claims.table([])) == "no runs yet"
 
 
-def test_an_answer_has_verdict_effect_interval_and_seeds():
+def test_in_short_says_what_helps_where_and_what_it_costs():
+    small, heart = "small networks: Fashion-MNIST (part)", "100 % training accuracy: Fashion-MNIST (part)"
+    decided = claims.table([one for where, gain in ((small, 5.0), (heart, 0.0)) for one in regime(where, gain)[1]])
+    said = front_page.in_short(decided)
+    assert "Yes for small networks on a part of Fashion-MNIST: under CLAM the spread" in said
+    assert "(std) falls by 2.5 points, and their average rises by 0.0 (5 seeds)." in said
+    assert said.endswith("Yes for small networks; the opposite for 100 % training accuracy.")
+    said = front_page.in_short(found(1))
+    assert said.startswith("**Does it help?** Not decided for small networks on a part of Fashion-MNIST (1 seed).")
+    assert "class biases" not in said, "no run has them"
+    assert front_page.in_short(claims.table([])) == "**Does it help?** We do not know: no runs yet."
+
+
+def test_an_answer_has_verdict_effect_interval_p_and_seeds():
     images = dict.fromkeys(
         (claims.FASHION, claims.CIFAR100), pd.DataFrame(columns=["method", "strength", "seed", "std"])
     )
     first = front_page.five_rows(found(5), images).splitlines()[2]
-    assert "small networks on Fashion-MNIST (part): **supported**, std −2.0 [−2.1, −1.9] (5 seeds)" in first
+    assert "| **Yes** for small networks | small networks: std −2.0 [−2.1, −1.9] (5 seeds), p < 0.001 |" in first
     first = front_page.five_rows(found(1), images).splitlines()[2]
-    assert "**not decided**, std −2.0 (1 seed)" in first
+    assert "| **Not decided** for small networks | small networks: std −2.0 (1 seed) |" in first
     assert len(front_page.five_rows(found(1), images).splitlines()) == 2 + 5
     assert "no runs yet" in front_page.five_rows(claims.table([]), images).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("gain", "price", "said"),
+    [(0.06, 0.1, "| **The good classes** |"), (0.06, 0.0, "| **Not decided** |"), (-0.06, 0.1, "| **Not decided** |")],
+)
+def test_who_pays_is_decided_by_the_intervals(gain, price, said):
+    rows = []
+    for seed in range(5):
+        tenths = dict.fromkeys(claims.TENTHS, 0.5)
+        rows.append({"method": "normal", "strength": 0.3, "seed": seed, **tenths})
+        tenths |= {1: 0.5 + gain + 0.001 * seed, 10: 0.5 - price + 0.001 * (seed - 2)}
+        rows.append({"method": "clam", "strength": 0.3, "seed": seed, **tenths})
+    nothing = pd.DataFrame(columns=["method", "strength", "seed", "std"])
+    table = front_page.five_rows(found(1), {claims.FASHION: nothing, claims.CIFAR100: pd.DataFrame(rows)})
+    assert said in table.splitlines()[-1]
 
 
 def test_the_figures_are_those_of_the_notebook(root):
