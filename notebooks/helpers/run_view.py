@@ -15,10 +15,8 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.transforms import IdentityTransform
@@ -35,6 +33,7 @@ from clamkit.errors import ClamkitError, unknown
 from clamkit.metrics import fairness
 from clamkit.plots import style
 from helpers.class_names import readable
+from helpers.pasted_text import PastingCanvas
 
 SIZE, DPI = (11, 6.7), 100  # inches, pixels per inch: fits a screen of 1280 pixels
 FIXED = {  # a search for room would double a redraw's time; marks at the numbers add to it, and there is a grid
@@ -355,44 +354,11 @@ def _laid_out(run: Run) -> dict[str, pd.DataFrame]:
     return {column: pd.DataFrame(history[column].to_numpy().reshape(shape), epochs, columns) for column in COLUMNS}
 
 
-class _Renderer(RendererAgg):
-    """Pastes texts that were written before, at whole pixels: writing them letter by letter takes longest of all."""
-
-    def draw_text(self, gc, x, y, s, prop, angle, ismath=False, mtext=None):  # type: ignore[no-untyped-def]
-        pixels, left, below = _written(s, prop.copy(), angle, ismath, gc.get_rgb(), self.dpi)
-        self.draw_image(gc, round(x) + left, round(self.height - y) + below, pixels)
-
-
-@lru_cache(maxsize=2000)
-def _written(text: str, font: FontProperties, angle: float, ismath: bool, colour: tuple, dpi: float) -> tuple:
-    """A text as pixels, the lowest row first, and where they are as seen from its beginning: to the right, above."""
-    margin = 2 * font.get_size_in_points() * dpi / 72
-    across, up = (len(text) * margin / 2 * f(np.radians(angle)) for f in (np.cos, np.sin))
-    x, y = (round(margin - min(length, 0)) for length in (across, up))
-    renderer = RendererAgg(abs(across) + 2 * margin, abs(up) + 2 * margin, dpi)
-    gc = renderer.new_gc()
-    gc.set_foreground(colour, isRGBA=True)
-    renderer.draw_text(gc, x, int(renderer.height) - y, text, font, angle, ismath)
-    pixels = np.asarray(renderer.buffer_rgba())[::-1]
-    left, low, right, high = Image.fromarray(pixels[..., 3]).getbbox() or (0, 0, 1, 1)
-    return pixels[low:high, left:right].copy(), left - x, low - y
-
-
-class _Canvas(FigureCanvasAgg):
-    _made: _Renderer | None = None
-
-    def get_renderer(self) -> _Renderer:
-        width, height, dpi = *self.figure.bbox.size, self.figure.dpi
-        if self._made is None or (self._made.width, self._made.height, self._made.dpi) != (width, height, dpi):
-            self._made = _Renderer(width, height, dpi)
-        return self._made
-
-
 def _new_axes() -> tuple[Figure, dict[str, Axes]]:
     """A figure with empty axes for the panels."""
     with mpl.style.context([style.STYLE, FIXED]):
         figure = Figure(SIZE, dpi=DPI)
-        _Canvas(figure)
+        PastingCanvas(figure)
         grid = figure.add_gridspec(2, 3, left=0.1, right=0.985, bottom=0.1, top=0.89, wspace=0.4, hspace=0.36)
         axes = {part: figure.add_subplot(grid[i]) for i, part in enumerate(PARTS)}
         for axis in axes.values():  # a search for the places of labels takes time
