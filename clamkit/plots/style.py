@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,18 @@ def short_name(name: str, width: int = 24) -> str:
     return cut.replace("$", r"\$")
 
 
+@cache
+def _cycle() -> list[str]:
+    with mpl.style.context(STYLE):
+        return mpl.rcParams["axes.prop_cycle"].by_key()["color"]
+
+
 def class_colours(names: Sequence[str], chosen: Sequence[str] | None = None) -> dict[str, str]:
     """A colour for each class by its place among all classes, so that it is the same in every figure of a dataset.
 
     Where there are more classes than colours, only the chosen ones can differ: their places among themselves decide.
     """
-    with mpl.style.context(STYLE):
-        cycle = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
+    cycle = _cycle()
     if len(names) > len(cycle) and chosen is not None:
         names = chosen
     return {name: cycle[i % len(cycle)] for i, name in enumerate(names)}

@@ -15,10 +15,11 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
+from matplotlib.transforms import IdentityTransform
 from PIL import Image
 from torch import Tensor
 
@@ -32,9 +33,15 @@ from clamkit.errors import ClamkitError, unknown
 from clamkit.metrics import fairness
 from clamkit.plots import style
 from helpers.class_names import readable
+from helpers.pasted_text import PastingCanvas
 
 SIZE, DPI = (11, 6.7), 100  # inches, pixels per inch: fits a screen of 1280 pixels
-FIXED = {"figure.constrained_layout.use": False, "axes.titley": 1.0}  # a search for room would double a redraw's time
+FIXED = {  # a search for room would double a redraw's time; marks at the numbers add to it, and there is a grid
+    "figure.constrained_layout.use": False,
+    "axes.titley": 1.0,
+    "xtick.bottom": False,
+    "ytick.left": False,
+}
 LINES, SIGNS = ("-", "--", ":", "-."), ("o", "s", "^", "D")  # of the methods: colours are classes, in every panel
 GREY = "#b5b5b5"  # classes that are not chosen and have no colour of their own
 TICKS = 5  # along an axis, about: their numbers are what takes longest to draw
@@ -247,16 +254,27 @@ class View:
     def _worst(self, axis: Axes) -> None:
         names = self.worst(WORST)[::-1]
         y = np.arange(len(names))
-        table = pd.DataFrame({name: self.accuracy(run)[names] for name, run in self.runs.items()})
-        axis.hlines(y, table.min(axis=1), table.max(axis=1), color="#c8c8c8", lw=2, zorder=1)
-        colours = self.colours
-        for name, sign in zip(self.runs, SIGNS, strict=False):
-            axis.scatter(table[name], y, s=26, color=[colours.get(n, GREY) for n in names], marker=sign, zorder=2)
+        places = [self.class_names.index(name) for name in names]
+        table = np.array([self.accuracy(run).to_numpy()[places] for run in self.runs.values()])
+        axis.hlines(y, np.fmin.reduce(table), np.fmax.reduce(table), color="#c8c8c8", lw=2, zorder=1)
+        look = {
+            "color": [self.colours.get(name, GREY) for name in names],
+            "offset_transform": axis.transData,
+            "zorder": 2,
+        }
+        for values, sign in zip(
+            table, map(MarkerStyle, SIGNS), strict=False
+        ):  # `scatter` would take three times as long
+            path = sign.get_path().transformed(sign.get_transform())
+            points = PathCollection([path], [26], offsets=np.column_stack([values, y]), **look)
+            points.set_transform(IdentityTransform())  # its size is in points, not in data
+            axis.add_collection(points, autolim=False)
         axis.set_yticks(y, [_short(name) for name in names])
         axis.xaxis.set_major_formatter(style.PERCENT)
         axis.locator_params(axis="x", nbins=TICKS)
         axis.set_title(f"worst classes at epoch {self.epoch}")
 
+    @lru_cache(maxsize=1)  # noqa: B019  for the two panels that show them; no more than one view is kept
     def confusion_shares(self) -> pd.DataFrame:
         """Share of each true class (rows: the worst first) taken for each class (columns), under the final network."""
         run = self.runs[self.confused]
@@ -269,7 +287,7 @@ class View:
         present = np.flatnonzero(count)
         worst = present[np.argsort(right[present] / count[present], kind="stable")[:CONFUSED]]
         taken = [np.bincount(prediction[label == true], minlength=n) / count[true] for true in worst]
-        return pd.DataFrame(taken, index=worst)[np.unique(prediction)]
+        return pd.DataFrame(np.array(taken), index=worst)[np.unique(prediction)]
 
     def _confusions(self, axis: Axes) -> None:
         shares = self.confusion_shares()
@@ -294,16 +312,16 @@ class View:
             axis.set_axis_off()
             return
         run = self.runs[self.confused]
-        config, found = run.config, run.predictions
+        config, (label, prediction) = run.config, run.predictions[["label", "prediction"]].to_numpy().T
         dataset = images_of(config)
         if dataset.sha256 != run.summary.get("data"):
             raise ClamkitError(f"{config.dataset} holds other images now than when the run was trained.")
         rows, names = [], []
         for true in map(int, shares.index):
-            others = shares.loc[true].drop(true, errors="ignore")
-            if others.max() > 0:  # else all are right
-                taken = int(others.index.to_numpy()[others.to_numpy().argmax()])
-                wrong = np.flatnonzero((found["label"] == true) & (found["prediction"] == taken))[:EXAMPLES]
+            others = np.bincount(prediction[(label == true) & (prediction != true)])
+            if others.any():  # else all are right
+                taken = int(others.argmax())
+                wrong = np.flatnonzero((label == true) & (prediction == taken))[:EXAMPLES]
                 rows.append([_pixels(dataset.x_test, i) for i in wrong])
                 names.append(f"{_short(self.class_names[true], 14)}\n→ {_short(self.class_names[taken], 12)}")
         if not rows:
@@ -316,7 +334,6 @@ class View:
         axis.imshow(sheet.squeeze(-1) if channels == 1 else sheet, interpolation="nearest")
         axis.set_yticks(height * (np.arange(len(rows)) + 0.5), names)
         axis.set_xticks([])
-        axis.tick_params(length=0)
         axis.grid(False)
         axis.spines[:].set_visible(False)
         axis.set_title("mistaken most often")
@@ -333,15 +350,15 @@ def _laid_out(run: Run) -> dict[str, pd.DataFrame]:
     epochs = pd.Index(history["epoch"].unique(), name="epoch")
     if not np.array_equal(history["class"], np.tile(np.arange(len(names)), len(epochs))):
         raise ValueError("not every class once in every epoch")
-    shape = len(epochs), len(names)
-    return {column: pd.DataFrame(history[column].to_numpy().reshape(shape), epochs, names) for column in COLUMNS}
+    shape, columns = (len(epochs), len(names)), pd.Index(names)
+    return {column: pd.DataFrame(history[column].to_numpy().reshape(shape), epochs, columns) for column in COLUMNS}
 
 
 def _new_axes() -> tuple[Figure, dict[str, Axes]]:
     """A figure with empty axes for the panels."""
     with mpl.style.context([style.STYLE, FIXED]):
         figure = Figure(SIZE, dpi=DPI)
-        FigureCanvasAgg(figure)
+        PastingCanvas(figure)
         grid = figure.add_gridspec(2, 3, left=0.1, right=0.985, bottom=0.1, top=0.89, wspace=0.4, hspace=0.36)
         axes = {part: figure.add_subplot(grid[i]) for i, part in enumerate(PARTS)}
         for axis in axes.values():  # a search for the places of labels takes time

@@ -107,13 +107,9 @@ def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
     image, links = widgets.Image(format="png", layout=widgets.Layout(max_width="min(100%, 1100px)")), widgets.HTML()
     numbers = widgets.HTML()
     notes = widgets.HTML("".join(f"<div><i>{escape(line)}</i></div>" for line in left_out[:5]))
-    moving = False
+    moving, found = False, {}
 
     def chosen() -> dict[str, Run]:
-        rows = table
-        for key, box in boxes.items():
-            rows = rows[rows[key] == box.value]
-        found = dict(zip(rows["name"], rows["open"], strict=True))
         return {name: _opened(found[name]) for name in methods.value}
 
     def view() -> View:
@@ -131,7 +127,7 @@ def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
 
     def refill(change: object = None) -> None:
         """Every list offers what there is under the choices before it and keeps its choice if it still can."""
-        nonlocal moving
+        nonlocal moving, found
         if moving:
             return
         moving = True
@@ -144,8 +140,9 @@ def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
             box.options, box.value = options, keep
             box.disabled = len(options) == 1
             rows = rows[rows[key] == keep]
-        names = [name for name in map(label, METHODS) if name in set(rows["name"])]
-        names += sorted(set(rows["name"]) - set(names))
+        found = dict(zip(rows["name"], rows["open"], strict=True))
+        names = [name for name in map(label, METHODS) if name in found]
+        names += sorted(set(found) - set(names))
         kept = [name for name in methods.value if name in names]
         usual = [name for name in map(label, ("normal", "clam", "clam_kl")) if name in names]
         methods.options = names
@@ -160,13 +157,13 @@ def runs_explorer(root: str | os.PathLike | None = None) -> widgets.Widget:
             return
         moving = True
         try:
-            fresh = View(chosen())
+            fresh = View(chosen(), ())
             kept = [name for name in classes.value if name in fresh.class_names]
             at_end = epoch.value == epoch.max
             offered = tuple((readable(name), name) for name in fresh.class_names)
             if tuple(classes.options) != offered:
                 classes.options = offered
-            classes.value = kept or fresh.classes
+            classes.value = kept or fresh.usual()
             epoch.max = fresh.epochs
             epoch.value = fresh.epochs if at_end else min(epoch.value, fresh.epochs)
             confused.options = list(fresh.runs)

@@ -71,3 +71,12 @@ def test_predictions_are_found_or_not(tmp_path, monkeypatch):
     found = fix_story.imagenet_predictions(tmp_path)
     assert found.table["label"].tolist() == ["tench", "goldfish"]
     assert found.table["prediction"].tolist() == ["tench", "tench"]
+
+
+def test_long_sentences_break_between_words(capsys):
+    fix_story.say("What next:", "one word after another " * 9, "`clamkit train --method clam_kl`", bullet="- ")
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "What next:"
+    assert max(map(len, rest)) <= 98
+    assert [line[:2] for line in rest] == ["- ", "  ", "  ", "- "]
+    assert " ".join(" ".join(rest[:3]).split()) == "- " + " ".join(["one word after another"] * 9)
