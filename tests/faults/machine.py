@@ -191,8 +191,8 @@ def walk(folder: Path, walks: int, *, random: bool = False, shorten: bool = True
             file.write_bytes(raw)
             count["damaged"] += 1
             self.hurt.add(configs[which])
-            # a flipped bit may lie between the records of a checkpoint: it reads well, and is not what DONE vouches for
-            unsound = file.name == "checkpoint.pt" and self.run(which).done
+            # it may read well and not be what DONE vouches for: a bit between its records, or one of its sum in DONE
+            unsound = self.run(which).done and "checkpoint.pt" in self.run(which).damaged()
             self.saved[configs[which]] = 0 if unsound else quick.saved_epochs(self.run(which))
 
         @rule(which=WHICH, index=st.sampled_from(["kept", "kept", "kept", "gone", "empty", "cut"]))
