@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import secrets
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,14 +41,17 @@ def atomic(path: Path) -> Iterator[Path]:
 def flush(folder: Path) -> None:
     """Have the names in a folder outlast a power cut: files made, renamed and removed there.
 
-    Windows and some network disks cannot; there it does nothing.
+    Windows and some network disks cannot; there it does nothing. A disk that fails or is full raises.
     """
-    with suppress(OSError):
+    try:
         file = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(file)
         finally:
             os.close(file)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -1,5 +1,6 @@
 """Files are whole or not there, whatever happens while they are written."""
 
+import errno
 import hashlib
 import json
 import os
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from clamkit.errors import ClamkitError
-from clamkit.files import atomic, read_arrays, sha256, write_json
+from clamkit.files import atomic, flush, read_arrays, sha256, write_json
 
 
 def test_a_file_appears_when_the_block_ends(tmp_path):
@@ -44,6 +45,22 @@ def test_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *paths: done.append("renamed") or replace(*paths))
     write_json(tmp_path / "file.json", {})
     assert done == ["flushed", "renamed"]
+
+
+def test_a_folder_that_cannot_be_flushed_is_passed_over_and_a_disk_that_fails_is_not(tmp_path, monkeypatch):
+    def failing(number):
+        def fsync(_):
+            raise OSError(number, os.strerror(number))
+
+        return fsync
+
+    flush(tmp_path / "not there")
+    monkeypatch.setattr(os, "fsync", failing(errno.EINVAL))
+    flush(tmp_path)
+    for number in (errno.EIO, errno.ENOSPC):
+        monkeypatch.setattr(os, "fsync", failing(number))
+        with pytest.raises(OSError, match=os.strerror(number)):
+            flush(tmp_path)
 
 
 def test_two_writers_do_not_meet(tmp_path):

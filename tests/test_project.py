@@ -237,6 +237,7 @@ def test_what_is_pinned_is_locked_by_its_hashes():
         f"requirements{part}.lock" for part in ("", "-cpu", "-cuda", "-extras", "-docs")
     }
     assert "--require-hashes --no-deps" in recipes
+    assert "pip-audit --strict " in recipes, "else it finds nothing where nobody can be asked"
 
 
 def test_every_pinned_package_has_its_licence_listed():

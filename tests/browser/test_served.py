@@ -83,6 +83,7 @@ def served(tmp_path_factory, runs):
             started[kind] = process, port, token[1]
         return started[kind][1:]
 
+    start.secret = str(folder / "secret.txt")
     yield start
     for process, *_ in started.values():
         process.terminate()
@@ -135,12 +136,12 @@ def test_a_token_is_asked_for(served, kind):
 
 
 @pytest.mark.parametrize("kind", PLACES)
-def test_nothing_outside_its_folder_is_served(served, kind, tmp_path):
+def test_nothing_outside_its_folder_is_served(served, kind):
     port, token = served(kind)
-    secret = f"{os.path.dirname(str(tmp_path))}/secret.txt"
+    assert Path(served.secret).read_text() == SECRET
     for door in DOORS:
         for climb in CLIMBS:
-            for file in ("secret.txt", "", "etc/passwd", secret):
+            for file in ("secret.txt", "", "etc/passwd", served.secret):
                 content = get(port, f"{door}{climb}{file}", token)[1]
                 assert SECRET not in content, (door, climb)
                 assert '"secret.txt"' not in content, "a listing"

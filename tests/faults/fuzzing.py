@@ -34,6 +34,7 @@ from clamkit.engine.config import RunConfig
 from clamkit.engine.store import COLUMNS, RunFolder
 from clamkit.errors import ClamkitError
 from clamkit.lab.grids import Grid
+from tests.faults.load import peak_mb
 
 ROOM = 1 << 30  # bytes of address space beyond what the process has when it begins
 BATCH = 2_500  # inputs of one process
@@ -230,7 +231,7 @@ def disarmed(folder: Path) -> Counter:
         (folder / files[kind][0]).write_bytes(files[kind][1][0])
         read(kind, folder / files[kind][0])
     limit_memory()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_mb()
     for name, (kind, content, words) in found.items():
         path = folder / files[kind][0]
         path.write_bytes(content)
@@ -239,7 +240,7 @@ def disarmed(folder: Path) -> Counter:
             said = "nothing"
         except (ClamkitError, *NO_IMAGE) as error:
             said = str(error)
-        taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+        taken = round(peak_mb() - before)
         if not re.search(words, said) or taken > 100 or len(content) > 60_000:
             print(f"{name}: {len(content)} bytes, {taken} MB taken, said {said[:200]}", file=sys.stderr)
             count["crashes"] += 1
@@ -257,8 +258,10 @@ def fuzzed(folder: Path, inputs: int, seed: int = 0) -> Counter:
         numbers = map(str, (size, seed + turn))
         words = [sys.executable, "-m", "tests.faults.fuzzing", str(place), *numbers]
         result = subprocess.run(words, capture_output=True, text=True)
-        sys.stderr.write(result.stderr)
-        count.update(json.loads(result.stdout.splitlines()[-1]) if not result.returncode else {"crashes": 1})
+        found = json.loads(result.stdout.splitlines()[-1]) if not result.returncode else {"crashes": 1}
+        if found.get("crashes"):  # else it is what the readers in C have to say of each file
+            sys.stderr.write(result.stderr)
+        count.update(found)
     return count
 
 

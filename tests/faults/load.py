@@ -9,11 +9,11 @@ without start-up and imports.
 import itertools
 import json
 import multiprocessing
-import os
-import resource
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
 FRAME = "import sys; from clamkit import RunStore; assert len(RunStore(sys.argv[1]).frame()) == int(sys.argv[2])"
 EXPLORER = """import sys; sys.path.append("notebooks"); from helpers.runs_explorer import find_runs
 assert (find_runs(sys.argv[1])[0]["source"] == "runs folder").sum() == int(sys.argv[2])"""
+# a small process, as the memory of the one that starts it counts with that of a command
+MEASURED = """import json, resource, subprocess, sys, time; started = time.monotonic()
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True); used = resource.getrusage(resource.RUSAGE_CHILDREN)
+took = {"cpu_s": used.ru_utime + used.ru_stime, "clock_s": time.monotonic() - started}
+print(json.dumps(took | {"memory_mb": used.ru_maxrss / 1024}))"""
 READ = {"seconds": None, "history": None, "one run": lambda name: [name], "all runs": lambda name: None}
 METHODS = ("normal", "clam", "tce", "ggf", "maxmin")
 STRENGTHS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+STATUS_S = 5.0  # CPU seconds that `clamkit status` may take of 100,000 runs
 SUMMARY = {"average": 0.8, "std": 0.1, "cov": 0.125, "range": 0.3, "decile_range": 0.3, "worst": 0.6, "best": 0.9}
 
 
@@ -89,17 +95,16 @@ def read_results(folder: Path, what: str) -> None:
 
 
 def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The most memory of this process; `getrusage` would count that of the process which started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def measure(command: list[str]) -> dict[str, float]:
     """CPU seconds, seconds on the clock and the peak of memory of a process."""
-    started = time.monotonic()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, command
-    seconds = time.monotonic() - started
-    return {"cpu_s": used.ru_utime + used.ru_stime, "clock_s": seconds, "memory_mb": used.ru_maxrss / 1024}
+    result = subprocess.run([sys.executable, "-S", "-c", MEASURED, *command], cwd=ROOT, stdout=subprocess.PIPE)
+    assert result.returncode == 0, command
+    return json.loads(result.stdout)
 
 
 def commands(root: Path, count: int) -> dict[str, list[str]]:
@@ -108,8 +113,10 @@ def commands(root: Path, count: int) -> dict[str, list[str]]:
     described = root.parent / f"{count}.yaml"
     described.write_text(json.dumps(grid(count)))
     planning = [*python, "-m", "clamkit", "sweep", str(described), "--runs", str(root), "--dry-run"]
+    listing = [*python, "-m", "clamkit", "status", "--runs", str(root)]
     return {
-        "status": [*python, "-m", "clamkit", "status", "--runs", str(root)],
+        "status": listing,
+        "status, again": listing,
         "frame, cold": table,
         "frame, warm": table,
         "sweep --dry-run, cold": planning,
@@ -118,25 +125,53 @@ def commands(root: Path, count: int) -> dict[str, list[str]]:
     }
 
 
+def measured(root: Path, count: int, only: list[str]) -> Iterator[tuple[str, dict[str, float]]]:
+    """(name, what it took) of each command on so many runs, which are made where they are not there."""
+    if not root.is_dir():
+        make_runs(root, count)
+    for name, command in commands(root, count).items():
+        if only and name not in only:
+            continue
+        if name.endswith("cold"):
+            (root / (".index.json" if "frame" in name else ".checked.json")).unlink(missing_ok=True)
+        yield name, {key: round(value, 1) for key, value in measure(command).items()}
+
+
+def read_committed(folder: Path, count: int) -> None:
+    """Committed results of so many runs, made where they are not there, and read in every way; prints what it took."""
+    for job in [*([] if folder.is_dir() else [(make_results, count)]), *((read_results, what) for what in READ)]:
+        process = multiprocessing.get_context("spawn").Process(target=job[0], args=(folder, job[1]))
+        process.start()
+        process.join()
+        assert not process.exitcode
+
+
+def curve(place: Path, counts: list[int]) -> Counter:
+    """The commands on more and more runs, each printed.
+
+    Too slow: more than ten times the seconds or memory for ten times the runs, or a status that takes too long.
+    """
+    count, took = Counter({"too slow": 0}), {}
+    for runs in counts:
+        for name, found in measured(place / str(runs), runs, []):
+            print(json.dumps({"runs": runs, "what": name} | found), flush=True)
+            tenth = took.get((name, runs // 10), found)
+            count["too slow"] += any(found[key] > 10 * tenth[key] for key in ("cpu_s", "memory_mb"))
+            took[name, runs] = found
+    read_committed(place / f"committed{runs}", runs)
+    status = min(took[name, runs]["cpu_s"] for name in ("status", "status, again"))
+    count.update({"runs": runs, "committed runs": runs, "CPU seconds for their status": status})
+    count["too slow"] += status > STATUS_S
+    return count
+
+
 def main(place: Path, counts: list[int], only: list[str]) -> None:
     place.mkdir(parents=True, exist_ok=True)
-    for count in counts if only == ["committed"] else ():
-        folder = place / f"committed{count}"
-        for job in [*([] if folder.is_dir() else [(make_results, count)]), *((read_results, what) for what in READ)]:
-            process = multiprocessing.get_context("spawn").Process(target=job[0], args=(folder, job[1]))
-            process.start()
-            process.join()
-            assert not process.exitcode
-    for count in counts if only != ["committed"] else ():
-        root = place / str(count)
-        if not root.is_dir():
-            make_runs(root, count)
-        for name, command in commands(root, count).items():
-            if only and name not in only:
-                continue
-            if name.endswith("cold"):
-                (root / (".index.json" if "frame" in name else ".checked.json")).unlink(missing_ok=True)
-            found = {key: round(value, 1) for key, value in measure(command).items()}
+    for count in counts:
+        if only == ["committed"]:
+            read_committed(place / f"committed{count}", count)
+            continue
+        for name, found in measured(place / str(count), count, only):
             print(json.dumps({"runs": count, "what": name} | found), flush=True)
 
 

@@ -200,6 +200,11 @@ def variants(contents: list[bytes]) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys((last, last[:half], bytes(len(last)), last[:half] + bytes(half), *contents)))
 
 
+def shown(tree: Tree) -> list[tuple[str, bytes | None]]:
+    """What tells one tree from another; a lock file says nothing."""
+    return sorted((path, content) for path, content in tree.items() if not path.endswith("lock"))
+
+
 def states(steps: list[Step], limit: int, seed: int) -> Iterator[tuple[Tree, dict]]:
     """Distinct trees, each with what the library had promised when the power was cut."""
     disk, promised, rng, seen = Disk(), {}, random.Random(seed), set()
@@ -212,8 +217,7 @@ def states(steps: list[Step], limit: int, seed: int) -> Iterator[tuple[Tree, dic
         if place < start or step.kind == "flush":
             continue  # it leaves nothing that could not have been left before
         for tree in disk.cuts(limit, rng):
-            shown = sorted((path, content) for path, content in tree.items() if not path.endswith("lock"))
-            key = sha256(repr((shown, sorted(map(repr, promised.items())))).encode())
+            key = sha256(repr((shown(tree), sorted(map(repr, promised.items())))).encode())
             if key not in seen:
                 seen.add(key)
                 yield tree, dict(promised)
@@ -414,6 +418,7 @@ def cut(folder: Path, limit: int, recoveries: int = 1, seed: int = 0, deaf: str 
                 recorder = Recorder(root, deaf)
                 with recorder.recording(), telling(recorder.say):
                     work(grid, root / "runs", recorder.say)
+            disks = set()
             for number, (tree, promised) in enumerate(states(recorder.steps, limit, seed)):
                 here = Path(place) / str(number)
                 write(tree, here)
@@ -423,7 +428,9 @@ def cut(folder: Path, limit: int, recoveries: int = 1, seed: int = 0, deaf: str 
                         found += recover(here, truth)
                 count += found
                 count["states"] += 1
+                disks.add(sha256(repr(shown(tree)).encode()))
                 shutil.rmtree(here)
+            count["different disks"] += len(disks)
             count["steps"] += len(recorder.steps)
     return count
 

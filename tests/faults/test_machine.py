@@ -15,8 +15,7 @@ pytestmark = pytest.mark.faults
 
 
 @pytest.fixture(autouse=True)
-def _quick_and_quiet(monkeypatch, caplog):
-    monkeypatch.setattr("clamkit.engine.store.LOCK_TIMEOUT_S", 0.0)
+def _quiet(caplog):
     caplog.set_level(logging.ERROR, "clamkit")
 
 

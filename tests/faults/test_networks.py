@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -131,5 +132,29 @@ def test_tls_as_the_docs_say(tmp_path, root):
         for place, security in ((address, other), (address.replace("tls", "tcp"), None)):
             with pytest.raises(OSError, match="does not match|Timed out|closed|refused"):
                 Client(place, security=security, timeout=3)
+    (run,) = RunStore(runs).runs()
+    assert run.done
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_runs_on_the_workers(tmp_path):
+    """And the next sweep goes on where they were, at the same worker."""
+    folder, port, runs = clusters.make(tmp_path / "checkout"), clusters.free_port(), tmp_path / "runs"
+    grid, (wait, later) = checkout.grid(folder, 1, clusters.EPOCHS), clusters.held_up(runs)
+    later.unlink()
+    words = checkout.command("sweep", grid, "--runs", runs, "--scheduler", f"tcp://127.0.0.1:{port}")
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # also where the tests ignore it
+    with ExitStack() as stack:
+        stack.enter_context(clusters.process(clusters.scheduler(port), folder))
+        worker = stack.enter_context(clusters.process(clusters.worker(port, threads=1), folder))
+        stopped = stack.enter_context(clusters.process(words, folder, **heed))
+        _, trainer = clusters.wait_until(lambda: clusters.trainer_of([worker], runs))
+        stopped.send_signal(signal.SIGINT)
+        assert stopped.wait(120) == 128 + signal.SIGINT
+        clusters.wait_until(lambda: clusters.is_gone(trainer), 60)
+        assert worker.poll() is None
+        wait.unlink()
+        assert stack.enter_context(clusters.process(words, folder)).wait(600) == 0
+    assert [epochs for _, _, epochs in clusters.saved(runs)] == list(range(1, clusters.EPOCHS + 1))
     (run,) = RunStore(runs).runs()
     assert run.done
