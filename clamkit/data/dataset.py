@@ -109,20 +109,25 @@ def dataset_from_arrays(
     if x_train.shape[1:] != x_test.shape[1:]:
         shapes = x_train.shape[1:], x_test.shape[1:]
         raise ClamkitError(f"{name}: training images are {shapes[0]}, test images {shapes[1]} (C, H, W).")
-    n = len(class_names) if class_names is not None else int(y_train.max()) + 1
-    if n < 2:
-        raise ClamkitError(f"{name} has {n} class: there must be at least two.")
     for x, y, part in ((x_train, y_train, "train"), (x_test, y_test, "test")):
         if len(x) != len(y):
             raise ClamkitError(f"{name}: {len(x)} {part} images, but {len(y)} labels.")
+    if class_names is not None and np.ndim(class_names) != 1:
+        raise ClamkitError(f"{name}: class_names has shape {np.shape(class_names)}: give one name for each class.")
+    n = len(class_names) if class_names is not None else max(int(y_train.max()) + 1, 1)
+    for y, part in ((y_train, "train"), (y_test, "test")):
         check_labels(y, n, f"{name}: {part} labels")
-    names = tuple(map(str, class_names)) if class_names is not None else tuple(f"class {i}" for i in range(n))
-    empty = np.flatnonzero(np.bincount(y_train, minlength=n) == 0)
-    if empty.size:
+    if n < 2:
+        raise ClamkitError(f"{name} has {n} class: there must be at least two.")
+    present = np.unique(y_train)  # labels may be far apart: nothing is counted up to the largest
+    if present.size < n:
+        first = int(np.argmin(np.append(present, n) == np.arange(present.size + 1)))
         raise ClamkitError(
-            f"{name}: {empty.size} of {n} classes have no training image (first: {names[empty[0]]!r}, label "
-            f"{empty[0]}). Every class needs at least one: remove the class or add images."
+            f"{name}: {n - present.size} of {n} classes have no training image (first: "
+            f"{f'class {first}' if class_names is None else str(class_names[first])!r}, label {first}). Every class "
+            "needs at least one: remove the class or add images."
         )
+    names = tuple(f"class {i}" for i in range(n)) if class_names is None else tuple(map(str, class_names))
     unseen = np.flatnonzero(np.bincount(y_test, minlength=n) == 0)
     if unseen.size:
         which = ", ".join(names[i] for i in unseen[:5])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clamkit import paths
+from clamkit.checks import positive_int
 from clamkit.data import copies, own, readers
 from clamkit.data.dataset import IMAGENET, Dataset, Statistics, dataset_from_arrays
 from clamkit.errors import ClamkitError, check_known, unknown
@@ -79,6 +80,10 @@ def load_data(
     >>> load_data("fashion_mnist_mini", per_class=100)
     fashion_mnist_mini: 1000 training and 4000 test images, 1×28×28, 10 classes
     """
+    if per_class is not None:
+        positive_int(per_class, "per_class")
+    if holdout:
+        positive_int(holdout, "holdout")
     if per_class is not None or holdout:
         whole = load_data(name, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
         whole = whole.hold_out(holdout) if holdout else whole

