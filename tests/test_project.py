@@ -30,8 +30,8 @@ NO_TORCH = (
     "methods.posthoc",
     "engine.config",
     "engine.index",
-    "engine.recipes",
     "engine.store",
+    "lab.recipes",
 )
 HEAVY = ("torch", "torchvision", "matplotlib")
 

@@ -13,19 +13,15 @@ from clamkit.metrics.statistics import (
     LEVEL,
     POINT,
     by_seed,
-    class_changes,
     compare,
     compare_groups,
     decide,
     holm,
-    sampling_std,
     seed_interval,
     seed_test,
-    wilson,
 )
 
 __all__ = [
-    "FEWEST", "HIGHER_IS_BETTER", "LEVEL", "METRICS", "POINT", "TAIL", "by_seed", "class_accuracy",
-    "class_changes", "compare", "compare_groups", "decide", "fairness", "holm", "sampling_std",
-    "seed_interval", "seed_test", "tail_size", "wilson",
+    "FEWEST", "HIGHER_IS_BETTER", "LEVEL", "METRICS", "POINT", "TAIL", "by_seed", "class_accuracy", "compare",
+    "compare_groups", "decide", "fairness", "holm", "seed_interval", "seed_test", "tail_size",
 ]  # fmt: skip

@@ -3,8 +3,8 @@
 import pytest
 
 from clamkit import RunConfig
-from clamkit.engine.recipes import recipe
 from clamkit.lab import costs
+from clamkit.lab.recipes import recipe
 
 CIFAR_IMAGES = 50_000
 
