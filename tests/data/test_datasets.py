@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from clamkit.apps.fetch import fetch_data
 from clamkit.data import readers
 from clamkit.data.dataset import IMAGENET, dataset_from_arrays, earlier_alike
-from clamkit.data.datasets import DATASETS, fetch_data, load_data, locate
+from clamkit.data.datasets import DATASETS, load_data, locate
 from clamkit.data.readers import Files
 from clamkit.data.vision import torchvision
 from clamkit.errors import ClamkitError
