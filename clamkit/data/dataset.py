@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clamkit.checks import check_labels
+from clamkit.checks import check_labels, positive_int
 from clamkit.data.readers import Files
 from clamkit.errors import ClamkitError
 
@@ -57,7 +57,7 @@ class Dataset:
 
     def part(self, per_class: int) -> Dataset:
         """The first `per_class` training images of each class (fewer where a class has fewer); all test images."""
-        first = earlier_alike(self.y_train) < per_class
+        first = earlier_alike(self.y_train) < positive_int(per_class, "per_class")
         digest = hashlib.sha256(f"{self.sha256} {per_class}".encode()).hexdigest()
         return replace(self, x_train=self.x_train[first], y_train=self.y_train[first], sha256=digest)
 
@@ -67,7 +67,7 @@ class Dataset:
         They are the first in a random order that is always the same: more of them contain the fewer.
         """
         label = int(self.sizes.argmin())
-        if count >= self.sizes[label]:
+        if positive_int(count, "holdout") >= self.sizes[label]:
             raise ClamkitError(
                 f"holdout={count} leaves nothing to train on in class {self.class_names[label]!r} of {self.name}, "
                 f"which has {self.sizes[label]} training images: give a number below that."
@@ -119,13 +119,13 @@ def dataset_from_arrays(
         check_labels(y, n, f"{name}: {part} labels")
     if n < 2:
         raise ClamkitError(f"{name} has {n} class: there must be at least two.")
-    present = np.unique(y_train)  # labels may be far apart: nothing is counted up to the largest
-    if present.size < n:
-        first = int(np.argmin(np.append(present, n) == np.arange(present.size + 1)))
+    present = set(y_train.tolist())  # labels may be far apart: nothing is made or counted up to the largest
+    if len(present) < n:
+        first = next(label for label in range(n) if label not in present)
+        called = f"class {first}" if class_names is None else str(class_names[first])
         raise ClamkitError(
-            f"{name}: {n - present.size} of {n} classes have no training image (first: "
-            f"{f'class {first}' if class_names is None else str(class_names[first])!r}, label {first}). Every class "
-            "needs at least one: remove the class or add images."
+            f"{name}: {n - len(present)} of {n} classes have no training image (first: {called!r}, label {first}). "
+            "Every class needs at least one: remove the class or add images."
         )
     names = tuple(f"class {i}" for i in range(n)) if class_names is None else tuple(map(str, class_names))
     unseen = np.flatnonzero(np.bincount(y_test, minlength=n) == 0)

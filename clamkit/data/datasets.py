@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from clamkit import paths
-from clamkit.checks import positive_int
 from clamkit.data import copies, own, readers
 from clamkit.data.dataset import IMAGENET, Dataset, Statistics, dataset_from_arrays
 from clamkit.errors import ClamkitError, unknown
@@ -80,10 +79,6 @@ def load_data(
     >>> load_data("fashion_mnist_mini", per_class=100)
     fashion_mnist_mini: 1000 training and 4000 test images, 1×28×28, 10 classes
     """
-    if per_class is not None:
-        positive_int(per_class, "per_class")
-    if holdout:
-        positive_int(holdout, "holdout")
     if per_class is not None or holdout:
         whole = load_data(name, data_dir=data_dir, image_size=image_size, skip_bad_images=skip_bad_images)
         whole = whole.hold_out(holdout) if holdout else whole
@@ -102,8 +97,8 @@ def _load_own(path: Path, image_size: int | None, skip_bad: bool) -> Dataset:
     if path.is_file():
         content = readers.read_npz(path) if path.suffix == ".npz" else own.read_manifest(path, image_size, skip_bad)
         return dataset_from_arrays(path.stem, **content)
-    copies.refuse_unfinished(path)
-    return dataset_from_arrays(path.name, **copies.use_copy(path, own.read_folder(path, image_size, skip_bad)))
+    content = copies.read_smallest(path, lambda: own.read_folder(path, image_size, skip_bad))
+    return dataset_from_arrays(path.name, **content)
 
 
 def own_place(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> Path:
@@ -126,8 +121,7 @@ def _load_known(name: str, data_dir: Path | None, image_size: int | None, skip_b
     known = DATASETS[name]
     place = known.find(data_dir) or download(name, data_dir)
     by_file = {"image_size": image_size or known.image_size, "skip_bad": skip_bad} if known.image_size else {}
-    copies.refuse_unfinished(place)
-    content = copies.use_copy(place, known.read(place, **by_file))
+    content = copies.read_smallest(place, lambda: known.read(place, **by_file))
     names = known.class_names or content.pop("class_names", None)
     dataset = dataset_from_arrays(name, **content | {"class_names": names}, statistics=known.statistics)
     if known.sha256 and dataset.sha256 != known.sha256:

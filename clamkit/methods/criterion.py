@@ -52,7 +52,6 @@ class Weighter(nn.Module):
 
     shown: tuple[str, ...] = ()
     by_loss = False  # the rule moves by class losses, not by accuracies
-    moves_every_batch = False  # in `after_batch`, when a training batch is counted, which comes before its loss
     weighs_loss = True  # False: the weights act on something else than the loss
     keeps_network = False  # whether the network as it was at the last step is the result, unless a later one is
     weights: Tensor
@@ -96,6 +95,7 @@ class Weighter(nn.Module):
         self.keep("seen", torch.zeros(num_classes, dtype=torch.int64))
         self.keep("loss_sum", torch.zeros(num_classes))
         self._is_cross_entropy = loss is cross_entropy and not label_smoothing and type(self)._each is Weighter._each
+        self._moves_every_batch = type(self).after_batch is not Weighter.after_batch
         own_weights = type(self).batch_weights is not Weighter.batch_weights
         self._one_pass = self._is_cross_entropy and reduction != "none" and not own_weights
         self._device_weights: Tensor | None = None
@@ -249,12 +249,15 @@ class Weighter(nn.Module):
         self.seen.index_add_(0, index, torch.ones_like(index) if valid is None else valid.long().flatten())
         self.correct.index_add_(0, index, hit.long())
         self.loss_sum.index_add_(0, index, each)
-        if self.training and self.moves_every_batch and self.epoch >= self.start_epoch:
+        if self.training and self._moves_every_batch and self.epoch >= self.start_epoch:
             counted = slice(None) if valid is None else valid.flatten()
             self.after_batch(index[counted], hit[counted], each[counted])
 
     def after_batch(self, index: Tensor, right: Tensor, losses: Tensor) -> None:
-        """For rules that move every batch: the class or group of each sample, whether it was right, and its loss."""
+        """For rules that move every batch, when it is counted, which comes before its loss.
+
+        The class or group of each sample, whether it was right, and its loss.
+        """
 
     def set_weights(self, w: np.ndarray) -> None:
         """The weights as n·w, w a distribution."""

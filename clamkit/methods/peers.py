@@ -105,7 +105,6 @@ class GroupDRO(Weighter):
     """
 
     shown = ("eta",)
-    moves_every_batch = True
 
     def __init__(self, num_classes: int, eta: float = 0.01, **common: Any):
         super().__init__(num_classes, **common)
@@ -148,7 +147,6 @@ class CFOL(Weighter):
     """
 
     shown = ("gamma", "eta", "acts_on")
-    moves_every_batch = True
     q: Tensor
     drawn: Tensor
 

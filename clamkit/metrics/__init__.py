@@ -1,13 +1,6 @@
 """Class accuracies, what they say about equity, and how sure that is. numpy, scipy and pandas; no torch."""
 
-from clamkit.metrics.accuracy import (
-    HIGHER_IS_BETTER,
-    METRICS,
-    TAIL,
-    class_accuracy,
-    fairness,
-    tail_size,
-)
+from clamkit.metrics.accuracy import HIGHER_IS_BETTER, METRICS, TAIL, class_accuracy, fairness, tail_size
 from clamkit.metrics.statistics import (
     FEWEST,
     LEVEL,
