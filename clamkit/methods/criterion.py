@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from clamkit.checks import FINITE, class_sizes, fraction, of_classes
+from clamkit.checks import FINITE, class_sizes, fraction, of_classes, positive_int
 from clamkit.errors import ClamkitError, check_known
 from clamkit.methods.losses import WHOLE, as_logits, check_range, checked_labels, cross_entropy, predicted
 
@@ -72,9 +71,9 @@ class Weighter(nn.Module):
         sizes: ArrayLike | Tensor | None = None,
     ):
         super().__init__()
-        if not isinstance(num_classes, Integral) or num_classes < 2:
+        if positive_int(num_classes, "num_classes") < 2:
             raise ClamkitError(f"num_classes={num_classes}: weighting classes needs at least two.")
-        if not isinstance(start_epoch, Integral) or start_epoch < 0:
+        if start_epoch < 0 or start_epoch % 1:
             raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
         check_known("reduction", reduction, REDUCTIONS)
         if getattr(loss, "reduction", "none") != "none":
