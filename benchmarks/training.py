@@ -20,9 +20,9 @@ from clamkit.engine.config import RunConfig
 from clamkit.engine.device import find_device
 from clamkit.engine.loop import count, set_up, train_epoch
 from clamkit.engine.models import build_model
-from clamkit.engine.recipes import recipe
 from clamkit.lab.costs import SHAPES, flop_per_image, training_flop
 from clamkit.lab.grids import Grid
+from clamkit.lab.recipes import recipe
 from clamkit.methods.weighters import CLAM
 from measure import interleaved, one_thread, row
 

@@ -70,7 +70,9 @@ def class_sizes(values: ArrayLike | None, num_classes: int, name: str) -> np.nda
 
 
 def check_labels(labels: np.ndarray, num_classes: int, name: str = "labels") -> None:
-    """Refuse class numbers beyond 0 … num_classes − 1."""
+    """Refuse what is no class number, and numbers beyond 0 … num_classes − 1."""
+    if labels.dtype.kind not in "iub":
+        raise ClamkitError(f"{name} are of type {labels.dtype}: give class numbers from 0 to {num_classes - 1}.")
     if labels.size and (labels.min() < 0 or labels.max() >= num_classes):
         ends = f"from {labels.min()} to {labels.max()}: with {num_classes} classes"
         raise ClamkitError(f"{name} run {ends} they must lie in 0..{num_classes - 1}.")

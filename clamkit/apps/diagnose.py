@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from clamkit.apps.intervals import class_changes, fairness_intervals, sampling_std, wilson
 from clamkit.apps.predictions import Predictions, Source, read
 from clamkit.apps.words import changes, percent, points, share, some
 from clamkit.errors import ClamkitError
-from clamkit.metrics import class_changes, fairness, sampling_std, tail_size, wilson
-from clamkit.metrics.bootstrap import fairness_intervals
+from clamkit.metrics import fairness, tail_size
 
 CONFIDENCE = 0.95
 PROFILE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

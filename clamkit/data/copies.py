@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,14 @@ log = logging.getLogger("clamkit")
 MARKER = "clamkit-copy.json"
 
 
-def refuse_unfinished(place: Path) -> None:
-    if not (read_marker(place) or {"finished": True})["finished"]:
-        raise ClamkitError(f"{place} is a copy that was not finished: `clamkit data prepare` goes on with it.")
-
-
-def use_copy(place: Path, content: Content) -> Content:
-    """What a reader gave, with the files of the smallest finished copy beside `place` that is large enough, if any.
+def read_smallest(place: Path, read: Callable[[], Content]) -> Content:
+    """What a reader gives, with the files of the smallest finished copy beside `place` that is large enough, if any.
 
     Large enough for images of side s is a shorter side of 256/224·s, what evaluation cuts its centre from.
     """
+    if not (read_marker(place) or {"finished": True})["finished"]:
+        raise ClamkitError(f"{place} is a copy that was not finished: `clamkit data prepare` goes on with it.")
+    content = read()
     if not isinstance(content["x_train"], Files):
         return content
     below, side = len(str(place)) + 1, content["x_train"].size

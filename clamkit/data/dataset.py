@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clamkit.checks import check_labels
+from clamkit.checks import check_labels, positive_int
 from clamkit.data.readers import Files
 from clamkit.errors import ClamkitError
 
@@ -57,7 +57,7 @@ class Dataset:
 
     def part(self, per_class: int) -> Dataset:
         """The first `per_class` training images of each class (fewer where a class has fewer); all test images."""
-        first = earlier_alike(self.y_train) < per_class
+        first = earlier_alike(self.y_train) < positive_int(per_class, "per_class")
         digest = hashlib.sha256(f"{self.sha256} {per_class}".encode()).hexdigest()
         return replace(self, x_train=self.x_train[first], y_train=self.y_train[first], sha256=digest)
 
@@ -67,7 +67,7 @@ class Dataset:
         They are the first in a random order that is always the same: more of them contain the fewer.
         """
         label = int(self.sizes.argmin())
-        if count >= self.sizes[label]:
+        if positive_int(count, "holdout") >= self.sizes[label]:
             raise ClamkitError(
                 f"holdout={count} leaves nothing to train on in class {self.class_names[label]!r} of {self.name}, "
                 f"which has {self.sizes[label]} training images: give a number below that."
@@ -109,20 +109,25 @@ def dataset_from_arrays(
     if x_train.shape[1:] != x_test.shape[1:]:
         shapes = x_train.shape[1:], x_test.shape[1:]
         raise ClamkitError(f"{name}: training images are {shapes[0]}, test images {shapes[1]} (C, H, W).")
-    n = len(class_names) if class_names is not None else int(y_train.max()) + 1
-    if n < 2:
-        raise ClamkitError(f"{name} has {n} class: there must be at least two.")
     for x, y, part in ((x_train, y_train, "train"), (x_test, y_test, "test")):
         if len(x) != len(y):
             raise ClamkitError(f"{name}: {len(x)} {part} images, but {len(y)} labels.")
+    if class_names is not None and np.ndim(class_names) != 1:
+        raise ClamkitError(f"{name}: class_names has shape {np.shape(class_names)}: give one name for each class.")
+    n = len(class_names) if class_names is not None else max(int(y_train.max()) + 1, 1)
+    for y, part in ((y_train, "train"), (y_test, "test")):
         check_labels(y, n, f"{name}: {part} labels")
-    names = tuple(map(str, class_names)) if class_names is not None else tuple(f"class {i}" for i in range(n))
-    empty = np.flatnonzero(np.bincount(y_train, minlength=n) == 0)
-    if empty.size:
+    if n < 2:
+        raise ClamkitError(f"{name} has {n} class: there must be at least two.")
+    present = set(y_train.tolist())  # labels may be far apart: nothing is made or counted up to the largest
+    if len(present) < n:
+        first = next(label for label in range(n) if label not in present)
+        called = f"class {first}" if class_names is None else str(class_names[first])
         raise ClamkitError(
-            f"{name}: {empty.size} of {n} classes have no training image (first: {names[empty[0]]!r}, label "
-            f"{empty[0]}). Every class needs at least one: remove the class or add images."
+            f"{name}: {n - len(present)} of {n} classes have no training image (first: {called!r}, label {first}). "
+            "Every class needs at least one: remove the class or add images."
         )
+    names = tuple(f"class {i}" for i in range(n)) if class_names is None else tuple(map(str, class_names))
     unseen = np.flatnonzero(np.bincount(y_test, minlength=n) == 0)
     if unseen.size:
         which = ", ".join(names[i] for i in unseen[:5])

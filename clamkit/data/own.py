@@ -150,7 +150,11 @@ def _decode(files: Sequence[str], image_size: int | None, skip_bad: bool) -> tup
 
 def list_folder(path: Path) -> Listing:
     inside = _folders(path)
-    parts = {_split_of(folder.name): folder for folder in inside if _split_of(folder.name) and _folders(folder)}
+    splits = [folder for folder in inside if _split_of(folder.name) and _folders(folder)]
+    parts = {_split_of(folder.name): folder for folder in splits}
+    if double := next((f for f in splits if parts[_split_of(f.name)] != f), None):
+        split = _split_of(double.name)
+        raise ClamkitError(f"{path} has {double.name}/ and {parts[split].name}/, both the split {split}: keep one.")
     if parts and "train" not in parts:
         raise ClamkitError(f"{path} has {', '.join(f.name for f in parts.values())}/ and no train/: give {LAYOUTS}.")
     roots = parts or {"": path}

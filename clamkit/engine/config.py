@@ -154,19 +154,15 @@ class RunConfig(BaseModel):
             return value
         raise ClamkitError(f"{info.field_name}={value!r} is not allowed: give a number for each class, or {words}.")
 
-    @field_validator("crop_bounds")
-    @classmethod
-    def _are_shares(cls, value: tuple[float, ...] | str | None) -> tuple[float, ...] | str | None:
-        if isinstance(value, tuple) and not (value and all(0 < bound <= 1 for bound in value)):
-            raise ClamkitError(f"crop_bounds={value!r} is not allowed: give shares of the area, above 0 and at most 1.")
-        return value
-
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
+        bounds = self.crop_bounds
+        if isinstance(bounds, tuple) and not (bounds and all(0 < bound <= 1 for bound in bounds)):
+            raise ClamkitError(f"crop_bounds={bounds} is not allowed: give shares of the area, above 0 and at most 1.")
         if (self.crop_bounds or self.whole_views) and self.augmentation != "crop":
             name = "crop_bounds" if self.crop_bounds else "whole_views"
             raise ClamkitError(f"{name} are of crops: with augmentation={self.augmentation!r} nothing is cropped.")
-        if self.whole_views and isinstance(self.crop_bounds, tuple) and max(self.crop_bounds) == 1:
+        if self.whole_views and isinstance(bounds, tuple) and max(bounds) == 1:
             why = "a bound of 1 in crop_bounds shows all images of its class whole"
             raise ClamkitError(f"whole_views={self.whole_views} is the share of every class, but {why}: give others.")
         own = METHODS[self.method]
@@ -192,6 +188,11 @@ class RunConfig(BaseModel):
     def draws_by_weights(self) -> bool:
         """Whether the weights act on how often a class is drawn: asked for, or so by the method."""
         return self.acts_on == "sampling" or METHODS[self.method].acts_on == "sampling"
+
+    @property
+    def weighs_loss(self) -> bool:
+        """Whether the weights act on the loss: not where they act on the draw or on the crops."""
+        return not (self.draws_by_weights or self.crop_bounds == "weights")
 
     @property
     def strength(self) -> float:

@@ -11,7 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -66,6 +66,9 @@ def train(
     10
     """
     run = RunStore(runs).run(config)
+    with suppress(ClamkitError):  # a config of another version: said below
+        if run.done and not run.damaged() and run.config.identity() == config.identity():
+            return run  # before any data is read, which takes minutes for a million image files
     with distributed.group(find_device(device)) as where:
         dataset = distributed.main_process_first(lambda: load_config_data(config))
         if distributed.world_size() > 1:
@@ -76,7 +79,7 @@ def train(
             with run.locked() if distributed.rank() == 0 else nullcontext():
                 distributed.main_process_first(lambda: run.claim(config) if distributed.rank() == 0 else None)
                 if not run.done:
-                    _train(run, config, state, progress, watch)
+                    _train(run, state, progress, watch)
             del state  # what averages its gradients goes before the group of processes does
     return run
 
@@ -91,6 +94,7 @@ def load_config_data(config: RunConfig) -> Dataset:
 class TrainingState:
     """Everything a run trains with: the data, the max player (model and optimizer), the min player (weighter)."""
 
+    config: RunConfig
     dataset: Dataset
     batches: Batches
     model: nn.Module
@@ -101,8 +105,6 @@ class TrainingState:
     scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))  # for float16
     kept: dict[str, Tensor] | None = None  # the network to return to, for methods that do
     average: Lookahead | None = None  # of the network's weights
-    plain_loss: bool = False  # the weights act on something else than the loss
-    mirror_test: bool = False  # predict by two views
     parallel: nn.Module | None = None  # the model as several processes train it: their gradients averaged
     history: History = field(default_factory=list)
 
@@ -152,18 +154,16 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     amp = mixed_precision(device, config.amp)
     scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
     parallel = DistributedDataParallel(model) if world > 1 else None
-    state = TrainingState(dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
-    state.plain_loss = config.draws_by_weights or config.crop_bounds == "weights"
-    state.mirror_test = config.mirror_test
+    state = TrainingState(config, dataset, batches, model, optimizer, weighter, device, amp, scaler, parallel=parallel)
     if config.lookahead:
         steps = math.ceil(len(dataset.x_train) / config.batch_size) * config.epochs
         state.average = Lookahead(model, config.lookahead, steps)
     return state
 
 
-def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bool | None, watch: Watch | None) -> None:
+def _train(run: RunFolder, state: TrainingState, progress: bool | None, watch: Watch | None) -> None:
     started = time.monotonic()
-    dataset, first = state.dataset, distributed.rank() == 0
+    config, dataset, first = state.config, state.dataset, distributed.rank() == 0
     if saved := distributed.main_process_first(lambda: _resume(run, dataset)):
         state.load(saved)
         started -= saved["seconds"]
@@ -175,7 +175,7 @@ def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bo
     left = range(done + 1, config.epochs + 1)
     bar = tqdm(left, desc=title, initial=done, total=config.epochs, unit="epoch", disable=hidden)
     for epoch in bar:
-        _epoch(config, state, x, y, epoch)
+        _epoch(state, x, y, epoch)
         tested = state.history[-1]["test_accuracy"].numpy()
         bar.set_postfix(average=f"{np.nanmean(tested):.1%}", worst=f"{np.nanmin(tested):.1%}")
         if first and watch:
@@ -196,8 +196,9 @@ def _train(run: RunFolder, config: RunConfig, state: TrainingState, progress: bo
         run.finish(summary, found, Logits(*logits) if logits else None)
 
 
-def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: int) -> None:
+def _epoch(state: TrainingState, x: Any, y: Tensor, epoch: int) -> None:
     """Both players move once; what came out is added to the history."""
+    config = state.config
     torch.manual_seed(_seed(config.seed, epoch))  # for layers that draw themselves, such as dropout
     generator = torch.Generator().manual_seed(_seed(config.seed, epoch))
     weighter, batches, schedule = state.weighter, state.batches, config.chosen("schedule")
@@ -228,11 +229,12 @@ def _epoch(config: RunConfig, state: TrainingState, x: Any, y: Tensor, epoch: in
 def train_epoch(state: TrainingState, batches: Iterable[tuple[Tensor, Tensor]], rates: Sequence[float]) -> Tensor:
     """One pass over the data: the max player's move, with the accuracies counted on the way. Returns the losses."""
     losses = []
+    plain = not state.config.weighs_loss
     state.model.train()
     for (x, y), rate in zip(batches, rates, strict=False):  # image files left out may leave fewer batches
         set_rate(state.optimizer, rate)
         logits = forward(state, x)
-        loss = state.weighter(logits, y, plain=state.plain_loss)
+        loss = state.weighter(logits, y, plain=plain)
         state.optimizer.zero_grad(set_to_none=True)
         state.scaler.scale(loss * distributed.loss_scale(len(y), y.device)).backward()
         state.scaler.step(state.optimizer)
@@ -268,7 +270,7 @@ def predict(state: TrainingState, part: str = "test", *, logits: bool = False) -
     state.model.eval()
     found = []
     for x, y in state.batches.plain(getattr(state.dataset, f"x_{part}"), getattr(state.dataset, f"y_{part}")):
-        z = (forward(state, x) + forward(state, x.flip(3))) / 2 if state.mirror_test else forward(state, x)
+        z = (forward(state, x) + forward(state, x.flip(3))) / 2 if state.config.mirror_test else forward(state, x)
         found.append((y, z.argmax(1), *([z.float().clamp(-FLOAT16_MAX, FLOAT16_MAX).half()] if logits else [])))
     return tuple(distributed.gather(torch.cat(parts)).cpu().numpy() for parts in zip(*found, strict=True))
 

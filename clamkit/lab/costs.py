@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from clamkit.engine.config import RunConfig
-from clamkit.engine.recipes import PAPER_HOURS
+from clamkit.lab.recipes import PAPER_HOURS
 from clamkit.methods.specs import paper_dataset_like
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 from clamkit import paths
 from clamkit.engine.config import RunConfig
-from clamkit.engine.recipes import RECIPES, recipe
 from clamkit.errors import ClamkitError, check_known, not_installed, unknown
+from clamkit.lab.recipes import RECIPES, recipe
 
 KEYS = ("notebook", "recipe", "fixed", "axes", "grids")
 MAX_RUNS = 100_000

@@ -8,8 +8,8 @@ from typing import Any
 
 from clamkit import paths
 from clamkit.engine.config import RunConfig
-from clamkit.engine.recipes import recipe
 from clamkit.errors import ClamkitError, not_installed, unknown
+from clamkit.lab.recipes import recipe
 
 PAPERMILL_MARK = "# Parameters"  # the first line of the cell papermill injects
 

@@ -1,7 +1,7 @@
 """The numbers the paper prints, as it prints them: percent, except COV. No torch.
 
 Each cell is the mean over 8 augmentation settings of one seed. notebooks/helpers/paper_audit.py looks at what does not
-fit together in them; the paper's settings are in `methods.specs` and `engine.recipes`.
+fit together in them; the paper's settings are in `methods.specs` and `lab.recipes`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from clamkit.checks import FINITE, class_sizes, fraction, of_classes
+from clamkit.checks import FINITE, class_sizes, fraction, of_classes, positive_int
 from clamkit.errors import ClamkitError, check_known
 from clamkit.methods.losses import WHOLE, as_logits, check_range, checked_labels, cross_entropy, predicted
 
@@ -51,7 +51,6 @@ class Weighter(nn.Module):
 
     shown: tuple[str, ...] = ()
     by_loss = False  # the rule moves by class losses, not by accuracies
-    moves_every_batch = False  # in `after_batch`, when a training batch is counted, which comes before its loss
     weighs_loss = True  # False: the weights act on something else than the loss
     keeps_network = False  # whether the network as it was at the last step is the result, unless a later one is
     weights: Tensor
@@ -72,9 +71,9 @@ class Weighter(nn.Module):
         sizes: ArrayLike | Tensor | None = None,
     ):
         super().__init__()
-        if num_classes < 2:
+        if positive_int(num_classes, "num_classes") < 2:
             raise ClamkitError(f"num_classes={num_classes}: weighting classes needs at least two.")
-        if start_epoch < 0:
+        if start_epoch < 0 or start_epoch % 1:
             raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
         check_known("reduction", reduction, REDUCTIONS)
         if getattr(loss, "reduction", "none") != "none":
@@ -95,6 +94,7 @@ class Weighter(nn.Module):
         self.keep("seen", torch.zeros(num_classes, dtype=torch.int64))
         self.keep("loss_sum", torch.zeros(num_classes))
         self._is_cross_entropy = loss is cross_entropy and not label_smoothing and type(self)._each is Weighter._each
+        self._moves_every_batch = type(self).after_batch is not Weighter.after_batch
         own_weights = type(self).batch_weights is not Weighter.batch_weights
         self._one_pass = self._is_cross_entropy and reduction != "none" and not own_weights
         self._device_weights: Tensor | None = None
@@ -193,10 +193,10 @@ class Weighter(nn.Module):
 
         An array gives an array: `model.fit(x, y, sample_weight=w.sample_weights(y))` in sklearn.
         """
-        index = torch.as_tensor(y)
-        if index.dtype not in WHOLE:
-            raise ClamkitError(f"labels of type {index.dtype} are not class numbers: give whole numbers.")
-        index = index.long()
+        labels = y if isinstance(y, Tensor) else np.asarray(y)
+        if not (labels.dtype in WHOLE if isinstance(labels, Tensor) else labels.dtype.kind in "iu"):
+            raise ClamkitError(f"labels of type {labels.dtype} are not class numbers: give whole numbers.")
+        index = torch.as_tensor(labels).long()
         check_range(index, self.num_classes, "label", self.ignore_index)
         valid = index != self.ignore_index
         found = self._weights_on(index.device).take(index * valid) * valid
@@ -248,12 +248,15 @@ class Weighter(nn.Module):
         self.seen.index_add_(0, index, torch.ones_like(index) if valid is None else valid.long().flatten())
         self.correct.index_add_(0, index, hit.long())
         self.loss_sum.index_add_(0, index, each)
-        if self.training and self.moves_every_batch and self.epoch >= self.start_epoch:
+        if self.training and self._moves_every_batch and self.epoch >= self.start_epoch:
             counted = slice(None) if valid is None else valid.flatten()
             self.after_batch(index[counted], hit[counted], each[counted])
 
     def after_batch(self, index: Tensor, right: Tensor, losses: Tensor) -> None:
-        """For rules that move every batch: the class or group of each sample, whether it was right, and its loss."""
+        """For rules that move every batch, when it is counted, which comes before its loss.
+
+        The class or group of each sample, whether it was right, and its loss.
+        """
 
     def set_weights(self, w: np.ndarray) -> None:
         """The weights as n·w, w a distribution."""
@@ -312,8 +315,8 @@ class Weighter(nn.Module):
                 stacklevel=2,
             )
         self.epoch += 1
-        if self.epoch > self.start_epoch:
-            share = w[seen].sum()  # the seen classes play among themselves for the mass they hold
+        share = w[seen].sum()  # the seen classes play among themselves for the mass they hold, if any
+        if self.epoch > self.start_epoch and share > 0:
             w[seen] = share * self.update(w[seen] / share, v[seen], losses[seen], share)
             self.set_weights(w)
         self.forget()

@@ -105,7 +105,6 @@ class GroupDRO(Weighter):
     """
 
     shown = ("eta",)
-    moves_every_batch = True
 
     def __init__(self, num_classes: int, eta: float = 0.01, **common: Any):
         super().__init__(num_classes, **common)
@@ -148,7 +147,6 @@ class CFOL(Weighter):
     """
 
     shown = ("gamma", "eta", "acts_on")
-    moves_every_batch = True
     q: Tensor
     drawn: Tensor
 
@@ -210,6 +208,11 @@ class TLA(Weighter):
         counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes, "sizes")
         self.prior = torch.from_numpy(counts / counts.sum())
         self.set_weights(self.prior.numpy())
+
+    def _checked(self, output: Any, y: Any, group: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        if group is not None:
+            raise ClamkitError("TLA moves the logits of classes, and groups have none: call it without group=.")
+        return super()._checked(output, y, None)
 
     def _each(self, logits: Tensor, y: Tensor) -> Tensor:
         margins = self.tau * (self.prior.log() - (self.weights / self.num_classes).log())

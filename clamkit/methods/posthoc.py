@@ -296,8 +296,6 @@ def _checked(
     if labels.shape != (images,):
         given = f"labels have shape {labels.shape}, logits {logits.shape}"
         raise ClamkitError(f"{given}: give one label for each of the {images} images.")
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ClamkitError(f"labels are of type {labels.dtype}: give class numbers from 0 to {n - 1}.")
     check_labels(labels, n)
     names = None if class_names is None else tuple(map(str, class_names))
     if names is not None and len(names) != n:

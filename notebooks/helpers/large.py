@@ -16,9 +16,9 @@ from clamkit import paths
 from clamkit.data.dataset import earlier_alike
 from clamkit.data.datasets import DATASETS, load_data
 from clamkit.engine.config import RunConfig
-from clamkit.engine.recipes import recipe
 from clamkit.errors import check_known
 from clamkit.lab.costs import costs
+from clamkit.lab.recipes import recipe
 
 TRAINING, TEST = 200, 100  # images of a class written, where it has so many
 QUALITY = 95

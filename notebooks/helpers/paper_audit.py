@@ -15,9 +15,9 @@ import pandas as pd
 from IPython.display import Markdown
 from matplotlib.figure import Figure
 
-from clamkit.engine.recipes import PAPER_EPOCHS
 from clamkit.errors import unknown
 from clamkit.lab import paper
+from clamkit.lab.recipes import PAPER_EPOCHS
 from clamkit.methods.specs import METHODS, PAPER_CLASSES
 from clamkit.metrics import HIGHER_IS_BETTER, TAIL, tail_size
 from clamkit.plots import COLOURS, MARKERS, label, styled

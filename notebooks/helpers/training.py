@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clamkit.apps.fetch import fetch_data
 from clamkit.data import readers
 from clamkit.data.dataset import Dataset
-from clamkit.data.datasets import DATASETS, fetch_data, load_data
+from clamkit.data.datasets import DATASETS, load_data
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import Watch, load_config_data, train
 from clamkit.engine.store import Run

@@ -11,12 +11,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from clamkit.apps.fetch import image_files
 from clamkit.apps.prepare import prepare
 from clamkit.cli import app
 from clamkit.data.augment import RandomResizedCrop
 from clamkit.data.batches import Batches
 from clamkit.data.copies import MARKER
-from clamkit.data.datasets import image_files, load_data
+from clamkit.data.datasets import load_data
 from clamkit.errors import ClamkitError
 
 SIDE = 32  # of the copies here; the images of `imagenet` are 40 to 61 wide and 50 high

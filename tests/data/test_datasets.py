@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from clamkit.apps.fetch import fetch_data
 from clamkit.data import readers
 from clamkit.data.dataset import IMAGENET, dataset_from_arrays, earlier_alike
-from clamkit.data.datasets import DATASETS, fetch_data, load_data, locate
+from clamkit.data.datasets import DATASETS, load_data, locate
 from clamkit.data.readers import Files
 from clamkit.data.vision import torchvision
 from clamkit.errors import ClamkitError
@@ -137,6 +138,13 @@ def test_real_parts_of_cifar100_and_mini_imagenet(root):
 # ------------------------------------------------------------------------------------------------- names and paths
 
 
+def test_damaged_sheets_of_cifar10_are_named(tmp_path):
+    for name in (*readers.CIFAR10_SHEETS["train"], *readers.CIFAR10_SHEETS["test"]):
+        (tmp_path / name).write_bytes(b"cut off")
+    with pytest.raises(ClamkitError, match=r"data_batch_1.png.*get them anew"):
+        load_data("cifar10", data_dir=tmp_path)
+
+
 def test_unknown_dataset():
     with pytest.raises(ClamkitError, match=r"unknown dataset 'fashion_mnist_mimi'. Did you mean 'fashion_mnist_mini'"):
         load_data("fashion_mnist_mimi")
@@ -204,6 +212,10 @@ def test_own_npz_in_every_layout(tmp_path, small_npz, arrays):
         ({"y_train": lambda y: np.where(y == 1, 0, y)}, "no training image.*'middle'"),
         ({"y_train": lambda y: y.astype(float)}, "labels must be whole numbers"),
         ({"y_train": lambda y: y[:5]}, "60 train images, but 5 labels"),
+        ({"y_train": lambda y: y[:0], "class_names": None}, "60 train images, but 0 labels"),
+        ({"y_train": lambda y: y - 9, "class_names": None}, "train labels run from -9 to -7"),
+        ({"y_train": lambda y: y * 10**12, "class_names": None}, "no training image.*'class 1', label 1"),
+        ({"class_names": lambda names: names[0]}, "class_names has shape"),
         ({"x_train": lambda x: x / 255}, "must be uint8"),
         ({"x_train": lambda x: x[:, :, :6]}, "training images are"),
         ({"x_train": lambda x: x.reshape(60, -1)}, r"shape \(60, 432\)"),
@@ -325,6 +337,12 @@ def test_image_files_are_held_out_too(imagenet):
     for files, labels in ((held.x_holdout, held.y_holdout), (held.x_train, held.y_train)):
         folders = [Path(file).parent.name for file in files.files]
         assert folders == [whole.class_names[label] for label in labels]
+
+
+@pytest.mark.parametrize("options", [{"per_class": 0}, {"per_class": -1}, {"per_class": 1.5}, {"holdout": -1}])
+def test_a_part_is_a_whole_number_of_images(small_npz, options):
+    with pytest.raises(ClamkitError, match=f"{next(iter(options))}=.* must be a whole number"):
+        load_data(small_npz, **options)
 
 
 @pytest.mark.parametrize("count", [20, 1000])

@@ -104,6 +104,10 @@ def test_folders_that_cannot_be_split(insects, tmp_path):
     paint(tmp_path / "untrained" / "test" / "cat" / "0.png")
     with pytest.raises(ClamkitError, match="has test/ and no train/"):
         load_data(tmp_path / "untrained")
+    for part in ("train", "val", "valid"):
+        paint(tmp_path / "double" / part / "cat" / "0.png")
+    with pytest.raises(ClamkitError, match="has val/ and valid/, both the split val"):
+        load_data(tmp_path / "double")
     paint(tmp_path / "one" / "cat" / "0.png")
     paint(tmp_path / "one" / "cat" / "1.png")
     with pytest.raises(ClamkitError, match="one has 1 class: there must be at least two"):

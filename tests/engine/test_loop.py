@@ -52,6 +52,12 @@ def test_run_folder_and_its_content(config, tmp_path):
     assert frame.loc[0, "average"] == pytest.approx(again.mean())
 
 
+def test_a_finished_run_is_returned_before_any_data_is_read(config, small_npz):
+    first = train(config)
+    small_npz.unlink()
+    assert train(config).test_accuracy.equals(first.test_accuracy)
+
+
 def test_weights_follow_the_recorded_accuracies(config, whole):
     """The recorded weights are the paper's update applied to the recorded accuracies."""
     run = whole(config)

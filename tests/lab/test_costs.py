@@ -5,8 +5,8 @@ import re
 import pytest
 
 from clamkit import RunConfig
-from clamkit.engine.recipes import recipe
 from clamkit.lab import costs
+from clamkit.lab.recipes import recipe
 
 CIFAR_IMAGES = 50_000
 

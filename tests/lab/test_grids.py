@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from clamkit import RunConfig, paths
-from clamkit.engine.recipes import recipe
 from clamkit.errors import ClamkitError
 from clamkit.lab import paper
 from clamkit.lab.grids import Grid
+from clamkit.lab.recipes import recipe
 from clamkit.lab.runner import sweep
 
 

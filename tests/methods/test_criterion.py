@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from clamkit.errors import ClamkitError
 from clamkit.methods import losses
-from clamkit.methods.weighters import CLAM, GGF, TCE, APStar, Uniform, build_method
+from clamkit.methods.peers import TLA, Fixed
+from clamkit.methods.weighters import CLAM, GGF, TCE, APStar, MaxMin, Uniform, build_method
 from clamkit.theory import update
 from clamkit.theory.sets import LowerBounded
 
@@ -258,11 +259,17 @@ def test_a_loss_with_a_mean_is_refused_when_built_and_when_called():
 
 
 @pytest.mark.parametrize(
-    ("options", "says"), [({"reduction": "avg"}, "unknown reduction"), ({"label_smoothing": 2}, "label_smoothing=2")]
+    ("options", "says"),
+    [
+        ({"reduction": "avg"}, "unknown reduction"),
+        ({"label_smoothing": 2}, "label_smoothing=2"),
+        ({"num_classes": 2.5}, "num_classes=2.5"),
+        ({"start_epoch": 1.5}, "start_epoch=1.5"),
+    ],
 )
 def test_bad_options(options, says):
     with pytest.raises(ClamkitError, match=says):
-        CLAM(5, **options)
+        CLAM(**{"num_classes": 5} | options)
 
 
 # steps by given numbers
@@ -277,6 +284,15 @@ def test_a_class_that_was_not_seen_may_be_nan():
     assert given.weights[[0, 1, 2, 4]].numpy() == pytest.approx(alone.weights.numpy())
     with pytest.raises(ClamkitError, match="nothing to go by"):
         given.step(accuracy=[np.nan] * 5)
+
+
+@pytest.mark.parametrize("make", [lambda: Fixed(3, [0, 1, 1]), lambda: MaxMin(3, tau=2000)])
+@pytest.mark.filterwarnings("ignore:2 of 3 classes")
+def test_seen_classes_without_any_weight_have_none_to_share(make):
+    weighter = make()
+    weighter.step(accuracy=[1.0, 0.5, 0.5])
+    weighter.step(accuracy=[0.5, np.nan, np.nan])
+    assert weighter.weights.tolist() == [0, 1.5, 1.5]
 
 
 @pytest.mark.parametrize("make", [lambda: TCE(5), lambda: APStar(5), lambda: GGF(5, 0.9, 0.1, rank_by="loss")])
@@ -431,6 +447,7 @@ def test_sizes_make_each_group_count_by_its_weight_alone(scale):
         (lambda logits, y: CLAM(3)(logits, y, group=y[:5]), r"groups of type torch.int64 and shape \(5,\) do not fit"),
         (lambda logits, y: CLAM(3)(logits, y, group=y.float()), "groups of type torch.float32"),
         (lambda logits, y: CLAM(3)(logits, y + 1, group=y % 3), "label 5 is out of range"),
+        (lambda logits, y: TLA(5)(logits, y, group=y), "TLA moves the logits of classes"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5]), "each of 3 classes or groups"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, 0]), "all above 0"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, np.nan]), "sizes=of shape"),
@@ -457,6 +474,8 @@ def test_sample_weights_are_those_of_the_loss():
         clam.sample_weights([0, 5])
     with pytest.raises(ClamkitError, match="not class numbers"):
         clam.sample_weights([0.5])
+    with pytest.raises(ClamkitError, match="type <U3 are not class numbers"):
+        clam.sample_weights(["cat", "dog"])
 
 
 # as a part of other modules

@@ -29,7 +29,13 @@ def test_class_accuracy_by_hand():
 
 @pytest.mark.parametrize(
     ("labels", "predictions", "says"),
-    [([0, 1], [0], "same length"), ([0, 3], [0, 1], "0..2"), ([-1, 1], [0, 1], "from -1 to 1")],
+    [
+        ([0, 1], [0], "same length"),
+        ([0, 3], [0, 1], "0..2"),
+        ([-1, 1], [0, 1], "from -1 to 1"),
+        ([0.0, 1.0], [0, 1], "labels are of type float64: give class numbers from 0 to 2"),
+        (["cat"], ["cat"], "labels are of type <U3"),
+    ],
 )
 def test_class_accuracy_refuses(labels, predictions, says):
     with pytest.raises(ClamkitError, match=re.escape(says)):

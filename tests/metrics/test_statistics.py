@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from math import comb
 
 import numpy as np
 import pandas as pd
@@ -10,7 +9,6 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from clamkit import metrics
 from clamkit.errors import ClamkitError
@@ -173,83 +171,3 @@ def test_false_alarms_are_as_rare_as_said(seeds):
 def test_compare_refuses(a, b, options, says):
     with pytest.raises(ClamkitError, match=re.escape(says)):
         metrics.compare(a, b, **options)
-
-
-# one class at a time
-
-
-@fixed
-@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.999))
-def test_wilson_is_scipys(right_seen, confidence):
-    right, seen = right_seen
-    expected = binomtest(right, seen).proportion_ci(confidence, method="wilson")
-    low, high = metrics.wilson([right], [seen], confidence)
-    assert (low[0], high[0]) == pytest.approx((expected.low, expected.high), abs=1e-12)
-
-
-def brute_force_corrections(p):
-    """Holm and Benjamini–Hochberg by their definition: the smallest level at which a class is rejected."""
-    order, k = np.argsort(p, kind="stable"), len(p)
-    holm, bh = np.empty(k), np.empty(k)
-    for place, i in enumerate(order):
-        holm[i] = min(1, max(p[order[j]] * (k - j) for j in range(place + 1)))
-        bh[i] = min(1, min(p[order[j]] * k / (j + 1) for j in range(place, k)))
-    return holm, bh
-
-
-counts = st.lists(st.tuples(*[st.integers(0, 12)] * 4), min_size=2, max_size=12)
-
-
-@fixed
-@given(counts)
-def test_paired_changes_are_exact_mcnemar_with_corrections(rows):
-    both, lost, won, none = np.array(rows).T
-    none = none + 1
-    seen = both + lost + won + none
-    found = metrics.class_changes(both + lost, seen, both + won, seen, lost, won)
-    expected = [binomtest(int(b), int(b + c)).pvalue if b + c else 1.0 for b, c in zip(lost, won, strict=True)]
-    np.testing.assert_allclose(found["p"], expected, atol=1e-12)
-    np.testing.assert_allclose(found["change"], (won - lost) / seen, atol=1e-12)
-    holm, bh = brute_force_corrections(found["p"].to_numpy())
-    np.testing.assert_allclose(found["p_holm"], holm, atol=1e-12)
-    np.testing.assert_allclose(found["q"], bh, atol=1e-12)
-
-
-@settings(fixed, max_examples=20)
-@given(counts)
-def test_unpaired_changes_are_fisher(rows):
-    """All tables with the same margins that are no likelier than the one found."""
-    right, wrong, right_after, wrong_after = np.array(rows).T
-    wrong, wrong_after = wrong + 1, wrong_after + 1
-    found = metrics.class_changes(right, right + wrong, right_after, right_after + wrong_after)
-    for p, a, b, c, d in zip(found["p"], right, wrong, right_after, wrong_after, strict=True):
-        chances = np.array(
-            [comb(a + b, k) * comb(c + d, a + c - k) / comb(a + b + c + d, a + c) for k in range(a + c + 1)]
-        )
-        assert p == pytest.approx(chances[chances <= chances[a] * (1 + 1e-7)].sum())
-
-
-def test_sampling_std_is_what_a_simulation_gives():
-    rng = np.random.default_rng(0)
-    drawn = rng.binomial(50, 0.8, size=(2000, 40))
-    assert metrics.sampling_std(drawn[0], np.full(40, 50)) == pytest.approx(
-        (drawn / 50).std(axis=1, ddof=1).mean(), rel=0.1
-    )
-
-
-@pytest.mark.parametrize("images", [2, 3, 10])
-def test_sampling_std_is_unbiased_however_few_images_there_are(images):
-    """Over all counts, each with its probability, the variance it reports is that of the accuracy: p(1 − p)/n."""
-    p = 0.7
-    chances = [comb(images, k) * p**k * (1 - p) ** (images - k) for k in range(images + 1)]
-    found = sum(chance * metrics.sampling_std([k], [images]) ** 2 for k, chance in enumerate(chances))
-    assert found == pytest.approx(p * (1 - p) / images)
-
-
-def test_sampling_std_with_one_image_a_class_is_the_std_there_is():
-    right = np.random.default_rng(0).random(500) < 0.8
-    found = metrics.sampling_std(right, np.ones(500, dtype=int))
-    assert found == pytest.approx(right.std(), abs=1e-12)
-    assert metrics.sampling_std([1, 0, 8], [1, 1, 10]) == pytest.approx(
-        np.sqrt((2 * 0.6 * 0.4 + 0.8 * 0.2 / 9) / 3)  # the mean accuracy is 0.6
-    )

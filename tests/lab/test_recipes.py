@@ -3,8 +3,8 @@
 import pytest
 
 from clamkit import RunConfig
-from clamkit.engine.recipes import PAPER_EPOCHS, PAPER_HOURS, RECIPES, WEIGHT_DECAY, recipe
 from clamkit.errors import ClamkitError
+from clamkit.lab.recipes import PAPER_EPOCHS, PAPER_HOURS, RECIPES, WEIGHT_DECAY, recipe
 
 FIVE = ["cifar10", "cifar100", "fashion_mnist", "mini_imagenet", "imagenet"]
 

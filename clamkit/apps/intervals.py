@@ -1,6 +1,11 @@
-"""Intervals for the spread over classes and its tails, which sampling makes look wider than they are."""
+"""How sure is what some test images say of one model's classes: the accuracy of each, its change, their spread.
+
+The images are what was drawn here; where several seeds were trained, `clamkit.metrics.statistics` goes by these.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,7 +14,7 @@ from scipy.ndimage import zoom
 from scipy.special import expit, logit, ndtri
 
 from clamkit.metrics.accuracy import METRICS, TAIL, fairness_of_rows, tail_size
-from clamkit.metrics.statistics import wilson
+from clamkit.metrics.statistics import holm
 
 SPREADS = np.array([0, 0.25, 0.5, 0.7, 0.85, 1, 1.15, 1.35, 1.7, 2.2, 3])  # of the logits, 1: as they came out
 CUTS = np.array([0, 0.4, 0.7, 0.9, 1])  # how far the lowest limit, and the highest, are moved to the mean
@@ -17,6 +22,50 @@ CAUTION = 0.25  # less than the level is rejected: the truth may have a shape th
 DRAWS = (60, 400)  # fewest and most samples of each
 BUDGET = 1_500_000  # class accuracies drawn in all, unless the fewest samples need more
 BETWEEN = 50  # values between each two that were tried: they bend little, however narrow the interval is
+
+
+def wilson(right: ArrayLike, seen: ArrayLike, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's score interval (low, high) of each class's accuracy: right of seen images."""
+    right, seen = np.asarray(right, dtype=np.float64), np.asarray(seen, dtype=np.float64)
+    z = ndtri((1 + confidence) / 2)
+    centre = (right + z**2 / 2) / (seen + z**2)
+    half = z / (seen + z**2) * np.sqrt(right * (seen - right) / seen + z**2 / 4)
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+
+
+def sampling_std(right: ArrayLike, seen: ArrayLike) -> float:
+    """The std over classes that comes from the number of images alone: √ mean of v(1 − v)/(n − 1), which is unbiased
+    for the variance of v. A class with one image takes v̄(1 − v̄), v̄ the mean over the classes.
+    """
+    seen = np.asarray(seen)
+    v = np.asarray(right) / seen
+    alone = seen == 1
+    variance = np.where(alone, v.mean() * (1 - v.mean()), v * (1 - v) / np.where(alone, 1, seen - 1))
+    return float(np.sqrt(np.mean(variance)))
+
+
+def class_changes(
+    right: ArrayLike, seen: ArrayLike, right_after: ArrayLike, seen_after: ArrayLike, lost: Any = None, won: Any = None
+) -> pd.DataFrame:
+    """Did the accuracy of each class change? One row a class: change, p, p_holm, q.
+
+    lost, won  images that were right before and wrong after, and the other way round, where the images are the same:
+               p is McNemar's exact test, which looks at these alone. Without them p is Fisher's exact test of two
+               independent samples.
+    p_holm, q  p corrected for the number of classes: after Holm (no false alarm among the classes named, with
+               probability 1 − level) and after Benjamini and Hochberg (a share ≤ level of the classes named is false)
+    """
+    from scipy.stats import binom, false_discovery_control, fisher_exact  # a second, and only comparisons need it
+
+    right, seen, right_after, seen_after = map(np.asarray, (right, seen, right_after, seen_after))
+    if lost is not None:
+        lost, won = np.asarray(lost), np.asarray(won)
+        p = np.minimum(1, 2 * binom.cdf(np.minimum(lost, won), lost + won, 0.5))
+    else:
+        tables = np.array([[right, seen - right], [right_after, seen_after - right_after]]).transpose(2, 0, 1)
+        p = np.array([fisher_exact(table).pvalue for table in tables])
+    change = right_after / seen_after - right / seen
+    return pd.DataFrame({"change": change, "p": p, "p_holm": holm(p), "q": false_discovery_control(p)})
 
 
 def fairness_intervals(

@@ -1,11 +1,18 @@
-"""Intervals of spread and tails: how often they hold the truth, and what they are where that is known."""
+"""One class at a time against scipy and brute force; of spread and tails, how often intervals hold the truth."""
+
+from math import comb
 
 import numpy as np
 import pytest
-from scipy.stats import beta
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta, binomtest
 
-from clamkit.metrics import METRICS, bootstrap, fairness
-from clamkit.metrics.bootstrap import fairness_intervals
+from clamkit.apps import intervals
+from clamkit.apps.intervals import fairness_intervals
+from clamkit.metrics import METRICS, fairness
+
+fixed = settings(derandomize=True, deadline=None, max_examples=50)
 
 
 def curve(a: float, b: float, classes: int) -> np.ndarray:
@@ -50,8 +57,8 @@ def test_intervals_hold_the_truth_in_93_of_100_samples(name):
 @pytest.mark.parametrize("name", ["one bad class", "four classes, few images", "the bad classes are rare"])
 def test_the_average_is_held(name, monkeypatch):
     """Nothing is drawn for it; 4,000 samples of eight shapes gave 94.3 % or more."""
-    monkeypatch.setattr(bootstrap, "DRAWS", (1, 1))
-    monkeypatch.setattr(bootstrap, "BETWEEN", 1)
+    monkeypatch.setattr(intervals, "DRAWS", (1, 1))
+    monkeypatch.setattr(intervals, "BETWEEN", 1)
     assert coverage(*CASES[name], times=200)["average"] >= 0.93
 
 
@@ -97,3 +104,83 @@ def test_odd_samples_give_intervals(right):
         found = fairness_intervals(right, np.broadcast_to(seen, 3))
         assert (found["low"] <= found["high"]).all()
         assert found.drop("cov").stack().between(0, 1).all()
+
+
+# one class at a time
+
+
+@fixed
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.999))
+def test_wilson_is_scipys(right_seen, confidence):
+    right, seen = right_seen
+    expected = binomtest(right, seen).proportion_ci(confidence, method="wilson")
+    low, high = intervals.wilson([right], [seen], confidence)
+    assert (low[0], high[0]) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def brute_force_corrections(p):
+    """Holm and Benjamini–Hochberg by their definition: the smallest level at which a class is rejected."""
+    order, k = np.argsort(p, kind="stable"), len(p)
+    holm, bh = np.empty(k), np.empty(k)
+    for place, i in enumerate(order):
+        holm[i] = min(1, max(p[order[j]] * (k - j) for j in range(place + 1)))
+        bh[i] = min(1, min(p[order[j]] * k / (j + 1) for j in range(place, k)))
+    return holm, bh
+
+
+counts = st.lists(st.tuples(*[st.integers(0, 12)] * 4), min_size=2, max_size=12)
+
+
+@fixed
+@given(counts)
+def test_paired_changes_are_exact_mcnemar_with_corrections(rows):
+    both, lost, won, none = np.array(rows).T
+    none = none + 1
+    seen = both + lost + won + none
+    found = intervals.class_changes(both + lost, seen, both + won, seen, lost, won)
+    expected = [binomtest(int(b), int(b + c)).pvalue if b + c else 1.0 for b, c in zip(lost, won, strict=True)]
+    np.testing.assert_allclose(found["p"], expected, atol=1e-12)
+    np.testing.assert_allclose(found["change"], (won - lost) / seen, atol=1e-12)
+    holm, bh = brute_force_corrections(found["p"].to_numpy())
+    np.testing.assert_allclose(found["p_holm"], holm, atol=1e-12)
+    np.testing.assert_allclose(found["q"], bh, atol=1e-12)
+
+
+@settings(fixed, max_examples=20)
+@given(counts)
+def test_unpaired_changes_are_fisher(rows):
+    """All tables with the same margins that are no likelier than the one found."""
+    right, wrong, right_after, wrong_after = np.array(rows).T
+    wrong, wrong_after = wrong + 1, wrong_after + 1
+    found = intervals.class_changes(right, right + wrong, right_after, right_after + wrong_after)
+    for p, a, b, c, d in zip(found["p"], right, wrong, right_after, wrong_after, strict=True):
+        chances = np.array(
+            [comb(a + b, k) * comb(c + d, a + c - k) / comb(a + b + c + d, a + c) for k in range(a + c + 1)]
+        )
+        assert p == pytest.approx(chances[chances <= chances[a] * (1 + 1e-7)].sum())
+
+
+def test_sampling_std_is_what_a_simulation_gives():
+    rng = np.random.default_rng(0)
+    drawn = rng.binomial(50, 0.8, size=(2000, 40))
+    assert intervals.sampling_std(drawn[0], np.full(40, 50)) == pytest.approx(
+        (drawn / 50).std(axis=1, ddof=1).mean(), rel=0.1
+    )
+
+
+@pytest.mark.parametrize("images", [2, 3, 10])
+def test_sampling_std_is_unbiased_however_few_images_there_are(images):
+    """Over all counts, each with its probability, the variance it reports is that of the accuracy: p(1 − p)/n."""
+    p = 0.7
+    chances = [comb(images, k) * p**k * (1 - p) ** (images - k) for k in range(images + 1)]
+    found = sum(chance * intervals.sampling_std([k], [images]) ** 2 for k, chance in enumerate(chances))
+    assert found == pytest.approx(p * (1 - p) / images)
+
+
+def test_sampling_std_with_one_image_a_class_is_the_std_there_is():
+    right = np.random.default_rng(0).random(500) < 0.8
+    found = intervals.sampling_std(right, np.ones(500, dtype=int))
+    assert found == pytest.approx(right.std(), abs=1e-12)
+    assert intervals.sampling_std([1, 0, 8], [1, 1, 10]) == pytest.approx(
+        np.sqrt((2 * 0.6 * 0.4 + 0.8 * 0.2 / 9) / 3)  # the mean accuracy is 0.6
+    )
