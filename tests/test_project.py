@@ -178,7 +178,7 @@ def test_files_stay_small(capsys):
         print(f"\nlines: core {core}, package {sum(lines.values())}")
     assert {module: count for module, count in lines.items() if count > 400} == {}
     assert core <= 5_572
-    assert sum(lines.values()) <= 11_066
+    assert sum(lines.values()) <= 11_067
 
 
 # -------------------------------------------------------------------------------------------------------- pins

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from clamkit.apps.diagnose import CONFIDENCE, Diagnosis, Model
+from clamkit.apps.intervals import wilson
 from clamkit.apps.words import read_limit
 from clamkit.errors import ClamkitError
-from clamkit.metrics import METRICS, wilson
+from clamkit.metrics import METRICS
 
 COUNTED = ("hurt", "helped")  # classes, against another model
 ALLOWED = (*METRICS, "lowest", *COUNTED)

@@ -404,21 +404,41 @@ def of_regimes(regimes: dict[str, pd.DataFrame]) -> Iterator[Finding]:
                 yield Finding(where, claim, where, "average", values, -1)
 
 
+BETTER = (
+    ("std", -1, "brings the classes closer than"),
+    ("worst", +1, "lifts the worst tenth of the classes above that of"),
+    ("average", +1, "is more accurate than"),
+)
+
+
 def of_average(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> Iterator[Finding]:
     """Algorithm 1 calls for the average of the weights over the rounds: trained with it, is CLAM another one?"""
     where = next(iter(REGIMES))
     frame = as_frame([*runs_of(REGIMES[where][0]), *runs_of("small_average")])
     frame = frame[frame["accuracy_from"].isna()] if "accuracy_from" in frame else frame
-    for metric, wanted, claim in (
-        ("std", -1, "brings the classes closer than"),
-        ("worst", +1, "lifts the worst tenth of the classes above that of"),
-        ("average", +1, "is more accurate than"),
-    ):
+    for metric, wanted, claim in BETTER:
         values = paired(frame, "fixed", "clam", metric) if len(frame) else NO_VALUES
         if len(values):
             yield Finding(
                 "averaged", f"Training with the mean of CLAM's weights {claim} CLAM", where, metric, values, wanted
             )
+
+
+def equal_effort(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> pd.DataFrame:
+    """Fresh runs of every method with the setting chosen for it on held-out images, and Normal's with class biases."""
+    runs = list(runs_of("small_chosen"))
+    return as_frame(runs + [with_biases(run) for run in runs if run.config.method == "normal"])
+
+
+def of_effort(frame: pd.DataFrame) -> Iterator[Finding]:
+    """With as much tuning for each, is any method better than class biases? Of the frame of `equal_effort`."""
+    where = next(iter(REGIMES))
+    for method in [] if frame.empty else frame["method"].unique():
+        if method not in ("normal", CONTROL):
+            for metric, wanted, claim in BETTER:
+                values = paired(frame, method, CONTROL, metric)
+                sentence = f"{METHODS[method].label} {claim} Normal with biases"
+                yield Finding("effort", sentence, where, metric, values, wanted)
 
 
 def _main_questions(frame: pd.DataFrame, where: str, of: str, against: str) -> Iterator[Finding]:

@@ -15,6 +15,8 @@ import pandas as pd
 
 from clamkit.engine.store import Run
 from clamkit.lab.results import load_runs
+from clamkit.lab.selection import select
+from clamkit.methods.specs import METHODS
 from clamkit.metrics import FEWEST, LEVEL
 from clamkit.metrics.statistics import NO_DIFFERENCE, NOT_DECIDED, OPPOSITE, SUPPORTED
 from helpers import claims
@@ -63,6 +65,7 @@ def blocks_of(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> dict[str, 
         "findings": claims.as_markdown(found[found["claim"].str.startswith(HEADLINE)]),
         "every_method": claims.as_markdown(found[~found["claim"].str.startswith(HEADLINE)]),
         "averaged": claims.as_markdown(claims.table(list(claims.of_average(runs_of)))),
+        "effort": effort(claims.equal_effort(runs_of), runs_of("small_effort")),
         "crops": crops_table(images[FASHION]),
         "tenths": tenths_table(images),
         "editions": editions(asked[asked["kind"] == "paper"]),
@@ -271,6 +274,23 @@ def _payers_line(frame: pd.DataFrame) -> tuple[str, str]:
     word = "The good classes" if worst["ci_low"] > 0 and best["ci_high"] < 0 else ANSWERS[NOT_DECIDED]
     said = f"worst tenth {_points(worst)}, best tenth {_points(best)}"
     return f"**{word}**", f"small networks on a part of CIFAR-100: {said}"
+
+
+def effort(frame: pd.DataFrame, tried: Sequence[Run]) -> str:
+    """Every method with its chosen setting: differences to Normal, and the verdict on its std against class biases."""
+    if frame.empty:
+        return claims.NO_RUNS
+    chosen = select(tried).table.query("chosen").set_index("method")["setting"]
+    against = claims.against_normal({"": frame}, ["average", "std", "worst"])[""]
+    asked = claims.table(list(claims.of_effort(frame)))
+    verdicts = {row.claim.partition(" brings ")[0]: row for row in asked[asked["what"] == "std"].itertuples()}
+    lines = [["method", "chosen of four", "average", "std", "worst tenth", "closer than class biases?"], ["---"] * 6]
+    for method, table in against.items():
+        name, points = METHODS[method].label, [_points(table.loc[metric]) for metric in table.index]
+        row = verdicts.get(name)
+        said = f"{row.verdict}, p {claims.chance(row.p)}" if row else ""
+        lines.append([name, chosen.get(method, ""), *points, said])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def crops_table(frame: pd.DataFrame) -> str:
