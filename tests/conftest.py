@@ -1,5 +1,6 @@
 """Tests never touch the project's runs, figures or the user's cache."""
 
+import multiprocessing
 import os
 import socket
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch.multiprocessing as mp
+from torch.multiprocessing import start_processes
 
 import clamkit.data.vision  # noqa: F401  before anything that imports torchvision itself, such as Lightning
 from clamkit.engine.config import RunConfig
@@ -19,6 +20,8 @@ from clamkit.metrics import fairness
 os.environ["CLAMKIT_PROGRESS"] = "0"
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "notebooks"))  # helpers, as the notebooks import them
+RANKS = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+multiprocessing.set_forkserver_preload(["tests.conftest"])  # torch is imported once, and not in every rank
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
@@ -153,12 +156,22 @@ def two_ranks():
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        with mp.Manager() as manager:
+        with multiprocessing.get_context(RANKS).Manager() as manager:
             results = manager.dict()
-            mp.spawn(work, args=(port, *given, results), nprocs=2)
+            start_processes(work, args=(port, *given, results), nprocs=2, start_method=RANKS)
             return dict(results)
 
     return run
+
+
+def training_rank(rank: int, port: int, config: RunConfig, runs: Path, results: dict) -> None:
+    """Work for `two_ranks`: one of two processes of a training, with the variables that torchrun gives it."""
+    from clamkit.engine.loop import train
+
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ |= {name: str(number) for name, number in numbers.items()}
+    os.environ |= {"TORCHELASTIC_RUN_ID": "forks", "MASTER_ADDR": "127.0.0.1"}
+    results[rank] = train(config, runs=runs, device="cpu", progress=False).done
 
 
 @pytest.fixture
