@@ -21,7 +21,7 @@ from clamkit.engine import distributed
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import train
 from clamkit.engine.store import COLUMNS, RunFolder, RunStore
-from tests.conftest import training_rank
+from tests.ranks import training_rank
 
 LOST = ("The same command resumes", "lost another one and stops")
 

@@ -15,7 +15,7 @@ from clamkit.engine.store import COLUMNS, RunStore
 from clamkit.errors import ClamkitError
 from clamkit.methods.peers import CFOL, TLA, ClassBalanced, GroupDRO, LogitAdjusted
 from clamkit.methods.weighters import build_method
-from tests.conftest import training_rank
+from tests.ranks import training_rank
 
 
 def batch(n=5, size=64, seed=0):
