@@ -5,6 +5,8 @@ import tempfile
 
 import pytest
 
+from tests import kernels
+
 os.environ |= {"CLAMKIT_RUNS": tempfile.mkdtemp(prefix="clamkit-nbval-"), "CLAMKIT_PROGRESS": "0"}
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
 
@@ -13,3 +15,4 @@ os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
 def pytest_collectstart(collector):
     if hasattr(collector, "skip_compare"):
         collector.skip_compare += ("stderr",)
+        kernels.fork()

@@ -1,20 +1,14 @@
-"""Tests never touch the project's runs, figures or the user's cache."""
+"""Tests never touch the project's runs, figures or the user's cache.
+
+Nothing heavy is imported here: the process that shares the tests out among workers loads this file, and runs none.
+"""
 
 import os
-import socket
 import sys
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
-import torch.multiprocessing as mp
-
-import clamkit.data.vision  # noqa: F401  before anything that imports torchvision itself, such as Lightning
-from clamkit.engine.config import RunConfig
-from clamkit.engine.store import Logits, Run
-from clamkit.metrics import fairness
 
 os.environ["CLAMKIT_PROGRESS"] = "0"
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,18 +25,26 @@ def pytest_cmdline_main(config):
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-SECONDS = {"faults": 60, "cluster": 30, "slow": 5}  # of a test with this mark, about
+SECONDS = {"faults": 30, "cluster": 20, "slow": 5}  # of a test with this mark, about
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Files that take long come first where workers share them, so that none is left alone with one at the end."""
+    """Where workers share them, files that take long come first, so that none is left alone with one at the end.
+
+    What waits for a cluster goes beside what computes: each of the two kinds is put where it would begin, alone.
+    """
     if hasattr(config, "workerinput"):
-        seconds = Counter()
+        seconds, waiting = Counter(), set()
         for item in items:
             marks = [value for mark, value in SECONDS.items() if item.get_closest_marker(mark)]
             seconds[item.path] += max(marks, default=1 if item.path.suffix == ".ipynb" else 0.1)
-        items.sort(key=lambda item: -seconds[item.path])
+            waiting |= {item.path} if item.get_closest_marker("cluster") else set()
+        begin, clock = {}, Counter()
+        for path, length in seconds.most_common():
+            begin[path] = clock[path in waiting]
+            clock[path in waiting] += length
+        items.sort(key=lambda item: begin[item.path])
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +62,8 @@ def root() -> Path:
 @pytest.fixture
 def small_npz(tmp_path) -> Path:
     """A learnable 3-class dataset of 60 + 30 colour images: class k is bright in stripe k."""
+    import numpy as np
+
     rng = np.random.default_rng(0)
 
     def part(count):
@@ -76,64 +80,6 @@ def small_npz(tmp_path) -> Path:
     return path
 
 
-class MemoryRun(Run):
-    """A finished run that nobody trained: given test accuracies (and weights) by epoch and class.
-
-    With the accuracies of held-out images it has logits: 100 images of each class, test and held-out.
-    """
-
-    def __init__(self, config: RunConfig, accuracy: np.ndarray, weight=None, held_out: np.ndarray | None = None):
-        accuracy = np.atleast_2d(np.asarray(accuracy, dtype=float))
-        epochs, classes = accuracy.shape
-        weight = np.ones_like(accuracy) if weight is None else np.atleast_2d(np.asarray(weight, dtype=float))
-        self._config, self._held_out = config, held_out
-        self._summary = {
-            **fairness(accuracy[-1][np.isfinite(accuracy[-1])]).to_dict(),
-            "seconds": 1.0,
-            "class_names": [f"class {i}" for i in range(classes)],
-        }
-        self._history = pd.DataFrame(
-            {
-                "epoch": np.repeat(np.arange(1, epochs + 1), classes),
-                "class": np.tile(np.arange(classes), epochs),
-                "weight": weight.ravel(),
-                "train_accuracy": accuracy.ravel(),
-                "train_loss": 1 - accuracy.ravel(),
-                "test_accuracy": accuracy.ravel(),
-            }
-        )
-
-    config = property(lambda self: self._config)
-    summary = property(lambda self: self._summary)
-    history = property(lambda self: self._history)
-
-    @property
-    def predictions(self) -> pd.DataFrame:
-        """100 test images of each class; the wrong ones are taken for the next class."""
-        return self._predicted(self.test_accuracy.to_numpy())
-
-    @staticmethod
-    def _predicted(accuracy: np.ndarray) -> pd.DataFrame:
-        label = np.repeat(np.arange(len(accuracy)), 100)
-        right = np.concatenate([np.arange(100) < round(100 * share) for share in accuracy])
-        return pd.DataFrame({"label": label, "prediction": np.where(right, label, (label + 1) % len(accuracy))})
-
-    @property
-    def logits(self) -> Logits:
-        """1 for the predicted class, 0 for the others."""
-        if self._held_out is None:
-            return super().logits
-        parts = []
-        for accuracy in (self.wide("test_accuracy").iloc[-1], self._held_out):
-            found = self._predicted(np.asarray(accuracy))
-            parts += [np.eye(len(accuracy), dtype=np.float16)[found["prediction"]], found["label"].to_numpy()]
-        return Logits(*parts)
-
-    @property
-    def test_accuracy(self) -> pd.Series:
-        return self.wide("test_accuracy").iloc[-1].rename(self.config.method)
-
-
 @pytest.fixture(params=["copy", "paper"])
 def source(request) -> Path:
     """The LaTeX of the paper's tables: our copy of them, and the paper itself where it is at hand."""
@@ -148,22 +94,17 @@ def source(request) -> Path:
 @pytest.fixture
 def two_ranks():
     """two_ranks(work, …) calls work(rank, port, …, results) in two processes; what they put into `results`, by rank."""
+    from tests import ranks
 
-    def run(work, *given) -> dict:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        with mp.Manager() as manager:
-            results = manager.dict()
-            mp.spawn(work, args=(port, *given, results), nprocs=2)
-            return dict(results)
-
-    return run
+    return ranks.two_ranks
 
 
 @pytest.fixture
 def memory_run():
     """Makes runs without training: memory_run(accuracy, weight=None, held_out=None, **fields of RunConfig)."""
+
+    from clamkit.engine.config import RunConfig
+    from tests.memory_run import MemoryRun
 
     def make(accuracy, weight=None, held_out=None, **fields) -> MemoryRun:
         return MemoryRun(RunConfig(**fields), accuracy, weight, held_out)

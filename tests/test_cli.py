@@ -39,22 +39,22 @@ def called(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_train_and_status(small_npz, tmp_path):
+def test_train_and_status(small_npz, tmp_path, called):
     words = ("train", "--dataset", small_npz, "--epochs", 2, "--method", "clam", "--crop-lower-bound", 0.5, "--seed", 5)
     text = clamkit(*words, "--runs", tmp_path / "mine")
     assert "average" in text
     assert "seed5-" in text
     folder = text.strip().split("clamkit diagnose ")[1]
-    assert "top" in clamkit("diagnose", folder, "--html", tmp_path / "page.html"), "the next command, with class names"
-    clamkit(*words, "--runs", tmp_path / "mine", "--method", "normal")
-    assert f"clamkit diagnose {folder} --against " in clamkit(*words, "--runs", tmp_path / "mine")
+    assert "top" in called("diagnose", folder, "--html", tmp_path / "page.html"), "the next command, with class names"
+    called(*words, "--runs", tmp_path / "mine", "--method", "normal")
+    assert f"clamkit diagnose {folder} --against " in called(*words, "--runs", tmp_path / "mine")
     text = clamkit("status", "--runs", tmp_path / "mine", env={"COLUMNS": "80", "PATH": ""})
     assert "done" in text
     assert "seed5-" in text
     assert "…" not in text, "nothing is cut off at 80 columns"
     assert max(map(len, text.splitlines())) <= 80
-    assert "no runs" in clamkit("status", "--runs", tmp_path / "none")
-    assert "missing" in clamkit("status", "--grid", "demo")
+    assert "no runs" in called("status", "--runs", tmp_path / "none")
+    assert "missing" in called("status", "--grid", "demo")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,6 @@ def test_results_of_nothing_are_no_results(called, tmp_path):
     assert "no run of never_run is finished in" in " ".join(text.split())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -92,8 +91,8 @@ def test_results_of_nothing_are_no_results(called, tmp_path):
         (("data", "show", "missing.npz"), "there is no dataset at 'missing.npz'"),
     ],
 )
-def test_wrong_use_of_what_needs_torch(words, message):
-    assert message in " ".join(clamkit(*words, code=2).split())
+def test_wrong_use_of_what_needs_torch(words, message, called):
+    assert message in " ".join(called(*words, code=2).split())
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,20 @@ def coverage(v: np.ndarray, images: int | np.ndarray, times: int) -> dict[str, f
     return dict(zip(METRICS, held.mean(axis=0), strict=True))
 
 
+NEAREST = "one bad class of a hundred"  # to the limit: in 100 samples, drawn as users draw them
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_intervals_hold_the_truth_in_93_of_100_samples(name):
-    found = coverage(*CASES[name], times=100)
+def test_intervals_hold_the_truth_in_93_of_100_samples(name, monkeypatch):
+    """Fewer draws and fewer values between them make an interval narrower, and so harder to hold: 60 samples will do.
+
+    One that holds in 85 of 100 gets 56 of 60 with a probability of 4 % (93 of 100: 1 %), in one metric of six.
+    """
+    if name != NEAREST:
+        monkeypatch.setattr(intervals, "DRAWS", (60, 100))
+        monkeypatch.setattr(intervals, "BETWEEN", 10)
+    found = coverage(*CASES[name], times=100 if name == NEAREST else 60)
     found.pop("average")  # below, in more samples
     assert {metric: share for metric, share in found.items() if share < 0.93} == {}
 

@@ -12,13 +12,16 @@ import pandas as pd
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
+from torch.multiprocessing import ProcessRaisedException
 
 from clamkit.data.augment import RandomResizedCrop
 from clamkit.data.batches import Batches
 from clamkit.engine import distributed
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import train
-from clamkit.engine.store import COLUMNS, RunStore
+from clamkit.engine.store import COLUMNS, RunFolder, RunStore
+from tests.ranks import training_rank
 
 LOST = ("The same command resumes", "lost another one and stops")
 
@@ -42,22 +45,29 @@ def agree(one: pd.DataFrame, other: pd.DataFrame) -> None:
     np.testing.assert_allclose(one[list(COLUMNS)], other[list(COLUMNS)], atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fields", [{}, {"acts_on": "sampling", "accuracy_from": "holdout"}])
-def test_two_processes_give_what_one_gives(config, tmp_path, fields):
-    config = config.model_copy(update=fields)
-    alone = train(config, runs=tmp_path / "alone")
+def together_as_alone(alone: RunFolder, together: RunFolder) -> None:
     assert alone.history["weight"].std() > 0.01
-    process = torchrun(config, 2, tmp_path / "two")
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert said.count("clam on") == 1, "the first process speaks for all"
-    together = RunStore(tmp_path / "two").run(config)
     agree(alone.history, together.history)
     pd.testing.assert_frame_equal(alone.predictions, together.predictions)
     for one, other in zip(alone.logits, together.logits, strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         np.testing.assert_allclose(one, other, atol=2e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(config, tmp_path):
+    process = torchrun(config, 2, tmp_path / "two")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert said.count("clam on") == 1, "the first process speaks for all"
+    together_as_alone(train(config, runs=tmp_path / "alone"), RunStore(tmp_path / "two").run(config))
+
+
+@pytest.mark.slow
+def test_two_processes_also_draw_and_hold_out_as_one(config, tmp_path, two_ranks):
+    config = config.model_copy(update={"acts_on": "sampling", "accuracy_from": "holdout"})
+    two_ranks(training_rank, config, tmp_path / "two")
+    together_as_alone(train(config, runs=tmp_path / "alone"), RunStore(tmp_path / "two").run(config))
 
 
 @pytest.mark.slow
@@ -79,56 +89,42 @@ def test_a_killed_process_stops_all_and_the_run_goes_on_with_another_number(conf
 
 
 @pytest.mark.slow
-def test_more_processes_than_images_in_a_batch(config, tmp_path):
-    process = torchrun(config.model_copy(update={"batch_size": 1}), 2, tmp_path)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode != 0
-    assert "cannot be shared by 2 processes" in said
+def test_more_processes_than_images_in_a_batch(config, tmp_path, two_ranks):
+    with pytest.raises(ProcessRaisedException, match="cannot be shared by 2 processes"):
+        two_ranks(training_rank, config.model_copy(update={"batch_size": 1}), tmp_path)
 
 
-TOGETHER = """
-import sys, torch, torch.distributed as dist
-from clamkit.data.augment import RandomResizedCrop
-from clamkit.data.batches import Batches
-from clamkit.engine import distributed as d
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-assert (d.world_size(), d.rank()) == (2, rank)
-samples = torch.arange(11)
-mine = Batches(RandomResizedCrop(1.0), (0.0,), (1.0,), "cpu", rank=d.rank(), world=d.world_size()).share(samples)
-assert mine.tolist() == list(range(rank, 11, 2))
-assert d.gather(mine).tolist() == samples.tolist()
-wide = torch.arange(22.0).view(11, 2).half()
-assert torch.equal(d.gather(wide[rank::2]), wide)
-values = torch.arange(11.0) ** 2
-mean = values[rank::2].mean() * d.loss_scale(len(mine), samples.device)
-dist.all_reduce(mean)
-assert torch.allclose(mean / 2, values.mean()), "6 and 5 samples: the mean of the means, scaled, is the mean"
-buffers = [torch.full((2,), float(rank)), torch.tensor(10 + rank)]
-d.broadcast(buffers)
-assert [b.tolist() for b in buffers] == [[0.0, 0.0], 10]
-path = sys.argv[2] + ".made"
-def make():
-    try:
-        open(path, "x").close()
-        return "made"
-    except FileExistsError:
-        return "found"
-assert d.main_process_first(make) == ("made" if rank == 0 else "found")
-dist.destroy_process_group()
-"""
+def _rank(rank, port, path, results):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    assert (distributed.world_size(), distributed.rank()) == (2, rank)
+    samples = torch.arange(11)
+    mine = Batches(RandomResizedCrop(1.0), (0.0,), (1.0,), "cpu", rank=rank, world=2).share(samples)
+    assert mine.tolist() == list(range(rank, 11, 2))
+    assert distributed.gather(mine).tolist() == samples.tolist()
+    wide = torch.arange(22.0).view(11, 2).half()
+    assert torch.equal(distributed.gather(wide[rank::2]), wide)
+    values = torch.arange(11.0) ** 2
+    mean = values[rank::2].mean() * distributed.loss_scale(len(mine), samples.device)
+    dist.all_reduce(mean)
+    assert torch.allclose(mean / 2, values.mean()), "6 and 5 samples: the mean of the means, scaled, is the mean"
+    buffers = [torch.full((2,), float(rank)), torch.tensor(10 + rank)]
+    distributed.broadcast(buffers)
+    assert [b.tolist() for b in buffers] == [[0.0, 0.0], 10]
+
+    def make():
+        try:
+            path.open("x").close()
+            return "made"
+        except FileExistsError:
+            return "found"
+
+    results[rank] = distributed.main_process_first(make)
+    dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_share_gather_and_agree(tmp_path):
-    command = [sys.executable, "-c", TOGETHER]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "meet")], stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    for process in processes:
-        _, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
+def test_two_processes_share_gather_and_agree(tmp_path, two_ranks):
+    assert two_ranks(_rank, tmp_path / "made") == {0: "made", 1: "found"}
 
 
 def test_alone_nothing_is_waited_for(monkeypatch):

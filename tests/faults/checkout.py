@@ -19,7 +19,7 @@ CELLS = (
 
 def make(folder: Path) -> Path:
     """clamkit as it is here, notebooks/tiny.ipynb, and a small dataset."""
-    shutil.copytree(ROOT / "clamkit", folder / "clamkit", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "clamkit", folder / "clamkit")  # and what is compiled of it
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "notebooks").mkdir()
     tiny_notebook(folder / "notebooks")

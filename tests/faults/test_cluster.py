@@ -8,21 +8,25 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
+import torch
 
+from clamkit.engine.loop import train
 from clamkit.engine.store import RunFolder, RunStore
 from clamkit.errors import ClamkitError
 from clamkit.lab import cluster
 from clamkit.lab.grids import Grid
 from clamkit.lab.runner import sweep
-from tests.faults import checkout
-from tests.faults.clusters import QUIET, free_port, process, scheduler, wait_until, worker
+from tests.faults import checkout, clusters, quick
+from tests.faults.clusters import free_port, process, scheduler, wait_until, worker
+from tests.faults.trainings import differ
 
 NEEDED = "pip install 'clamkit[lab,cluster]'"
-psutil = pytest.importorskip("psutil", reason=f"the tests look at processes with psutil: {NEEDED}")
 pytestmark = pytest.mark.cluster
 
 
@@ -33,33 +37,16 @@ def _has_dask():
         pytest.importorskip(package, reason=f"sweeps on a cluster need Dask and papermill: {NEEDED}")
 
 
-def epochs_saved(run: RunFolder) -> int:
-    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
-        try:
-            return len(RunFolder.read_checkpoint(run.folder / name)["history"])
-        except (OSError, RuntimeError):  # just being replaced
-            continue
-    return 0
-
-
-def at_work(processes, runs):
-    """(worker, run) where a kernel below the worker trains the run and has saved something."""
-    for one in processes:
-        with suppress(psutil.Error):  # a child that has just ended
-            words = " ".join(" ".join(child.cmdline()) for child in psutil.Process(one.pid).children())
-            for run in runs:
-                if str(run.folder) in words and not run.done and (run.folder / "checkpoint.previous.pt").is_file():
-                    return one, run
-    return None
+def epochs_of(run: RunFolder, runs: Path) -> list[int]:
+    """Those it has saved, in the order in which it did, whoever trained it."""
+    return [epochs for name, _, epochs in clusters.saved(runs) if name == run.folder.name]
 
 
 @pytest.mark.faults
 def test_workers_and_the_scheduler_may_die(tmp_path):
-    folder = checkout.make(tmp_path / "checkout")
-    grid, port = checkout.grid(folder, 3, 100), free_port()
-    configs, store = Grid.load(grid).configs(), RunStore(tmp_path / "runs")
-    runs = [store.run(config) for config in configs]
-    words = checkout.command("sweep", grid, "--runs", store.root, "--scheduler", f"tcp://127.0.0.1:{port}")
+    folder, runs, port = clusters.make(tmp_path / "checkout"), tmp_path / "runs", free_port()
+    grid, (first_wait, second_wait) = checkout.grid(folder, 2, clusters.EPOCHS), clusters.held_up(runs)
+    words = checkout.command("sweep", grid, "--runs", runs, "--scheduler", f"tcp://127.0.0.1:{port}")
     with ExitStack() as stack:
 
         def start(command, **options):
@@ -70,49 +57,40 @@ def test_workers_and_the_scheduler_may_die(tmp_path):
         log = stack.enter_context((tmp_path / "log").open("w+"))
         command = start(words, stdout=log, stderr=log)
 
-        found = wait_until(lambda: command.poll() is not None or at_work(pair, runs))
+        found = wait_until(lambda: command.poll() is not None or clusters.trainer_of(pair, runs))
         assert command.poll() is None, (tmp_path / "log").read_text()
-        victim, run = found
+        victim, trainer = found
+        (name,) = (name for name, pid, _ in clusters.saved(runs) if int(pid) == trainer.pid)
+        (run,) = (one for one in RunStore(runs).runs(finished=False) if one.folder.name == name)
+        wait_until(lambda: quick.saved_epochs(run) == 1)
         victim.send_signal(signal.SIGKILL)
-        saved = epochs_saved(run)
-        assert saved >= 1
         (other,) = (one for one in pair if one is not victim)
-        wait_until(lambda: at_work([other], [run]) or run.done)
-        seen = [saved]
-        wait_until(lambda: seen.append(epochs_saved(run)) or run.done or seen[-1] > saved)
-        assert min(seen) == saved, "it goes on from the checkpoint"
+        wait_until(lambda: quick.saved_epochs(run) == 2)
+        assert epochs_of(run, runs) == [1, 2], "on from the checkpoint"
 
+        below = psutil.Process(other.pid).children(recursive=True)
         first.send_signal(signal.SIGKILL)
         wait_until(lambda: other.poll() is not None)  # a worker without its scheduler ends
-        assert epochs_saved(run) >= seen[-1], "nothing that was saved is lost"
+        wait_until(lambda: all(map(clusters.is_gone, below)))  # and its trainings, a moment later
         assert command.poll() is None, "the sweep waits"
         start(scheduler(port))
-        for _ in range(2):
-            start(worker(port))
+        start(worker(port))
+        first_wait.unlink()
+        second_wait.unlink()
         assert command.wait(400) == 0, (tmp_path / "log").read_text()
 
     assert "is lost: " in (tmp_path / "log").read_text()
-    assert not list(store.root.glob(".cluster-*"))
-    local = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, torch; torch.set_num_threads(1)\n"
-            "from clamkit import train; from clamkit.lab.grids import Grid\n"
-            "for config in Grid.load(sys.argv[1]).configs(): train(config, runs=sys.argv[2])",
-            str(grid),
-            str(tmp_path / "local"),
-        ],
-        check=False,
-        **QUIET,
-    )
-    assert local.returncode == 0
-    here = RunStore(tmp_path / "local")
-    tables = [s.frame().drop(columns=["seconds", "folder"]) for s in (store, here)]
+    assert epochs_of(run, runs) == [1, 2, 3, 4], "nothing that was saved is lost"
+    assert not list(runs.glob(".cluster-*"))
+    here, there = RunStore(tmp_path / "local"), RunStore(runs)
+    assert len(there.runs(finished=False)) == 2
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in the notebook
+    for config in Grid.load(grid).configs():
+        assert not differ(there.run(config), train(config, runs=here.root, progress=False))
+    torch.set_num_threads(threads)
+    tables = [store.frame().drop(columns=["seconds", "folder"]) for store in (there, here)]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
-    for config in configs:
-        pd.testing.assert_frame_equal(store.run(config).history, here.run(config).history, check_exact=True)
-        pd.testing.assert_frame_equal(store.run(config).predictions, here.run(config).predictions)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root, to hide a folder")

@@ -20,11 +20,17 @@ from clamkit.lab.grids import Grid
 from clamkit.lab.runner import sweep
 from tests.faults import checkout
 
-for package in ("psutil", "distributed", "papermill"):
-    pytest.importorskip(package, reason=f"needs {package}: pip install 'clamkit[lab,test,cluster]'")
-from tests.faults import clusters  # noqa: E402
+pytest.importorskip("psutil", reason="needs psutil: pip install 'clamkit[lab,test,cluster]'")
+from tests.faults import clusters
 
 pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(autouse=True)
+def _has_dask():
+    """Looked at when a test runs: importing Dask takes seconds, which collecting the quick tests should not."""
+    for package in ("distributed", "papermill"):
+        pytest.importorskip(package, reason=f"needs {package}: pip install 'clamkit[lab,test,cluster]'")
 
 
 def test_a_folder_without_working_locks_is_refused(tmp_path, root):

@@ -9,9 +9,8 @@ from tests.faults import powerloss
 from tests.faults.powerloss import Disk, Recorder, states, variants
 from tests.faults.report import FATAL
 
-pytestmark = pytest.mark.faults
 
-
+@pytest.mark.faults
 @pytest.mark.parametrize(("scenario", "limit", "least"), [("a run that goes on", 16, 60), ("clamkit results", 8, 20)])
 def test_whatever_a_power_cut_leaves_is_right(tmp_path, scenario, limit, least):
     found = powerloss.cut(tmp_path, limit, recoveries=40, only=scenario)
@@ -20,6 +19,7 @@ def test_whatever_a_power_cut_leaves_is_right(tmp_path, scenario, limit, least):
     assert not {key: found[key] for key in FATAL if found[key]}
 
 
+@pytest.mark.faults
 def test_folders_that_are_not_flushed_lose_finished_runs(tmp_path):
     found = powerloss.cut(tmp_path, 2, recoveries=10**9, only="a run that goes on", deaf="folder")
     assert found["lost runs"]
@@ -27,6 +27,7 @@ def test_folders_that_are_not_flushed_lose_finished_runs(tmp_path):
     assert found["lost epochs"]
 
 
+@pytest.mark.faults
 def test_files_that_are_not_flushed_claim_to_be_done(tmp_path):
     found = powerloss.cut(tmp_path, 2, recoveries=10**9, only="a run that goes on", deaf="file")
     assert found["lost runs"]
@@ -101,6 +102,7 @@ def test_what_is_in_a_folder_goes_with_its_name(tmp_path):
     assert not any("x/file" in tree and "x" not in tree for tree in found)
 
 
+@pytest.mark.faults
 def test_the_end_of_a_recording_is_what_is_on_the_disk(tmp_path):
     """Replayed with nothing lost: the recorder missed nothing."""
     root = tmp_path / "recorded"

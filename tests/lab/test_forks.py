@@ -82,15 +82,21 @@ def without_times(path):
     return json.dumps(notebook)
 
 
-def test_outputs_are_the_same_to_the_byte(tmp_path):
+@pytest.fixture(scope="module")
+def forks():
+    """One process for what may share it, with the number of threads of the first: 2."""
+    with Processes(forks=True) as found:
+        yield found
+
+
+def test_outputs_are_the_same_to_the_byte(tmp_path, forks):
     notebook, found = write(tmp_path, "shows", *SHOWS), {}
     environment = {"OF_THE_TEST": "yes", "OMP_NUM_THREADS": "2"}
-    with Processes(forks=True) as forks:
-        for way, processes in {"plain": Processes(), "first": forks, "second": forks}.items():
-            options = {"environment": environment, "processes": processes, "parameters": {"name": 1}}
-            error = execute_notebook(notebook, tmp_path / f"{way}.ipynb", **options)
-            found[way] = without_times(tmp_path / f"{way}.ipynb"), last_line(error)
-        assert forks.forks
+    for way, processes in {"plain": Processes(), "first": forks, "second": forks}.items():
+        options = {"environment": environment, "processes": processes, "parameters": {"name": 1}}
+        error = execute_notebook(notebook, tmp_path / f"{way}.ipynb", **options)
+        found[way] = without_times(tmp_path / f"{way}.ipynb"), last_line(error)
+    assert forks.forks
     assert "image/png" in found["plain"][0]
     assert "StdinNotImplementedError" in found["plain"][1]
     assert found["first"] == found["plain"]
@@ -99,13 +105,12 @@ def test_outputs_are_the_same_to_the_byte(tmp_path):
     assert len(set(drawn)) == len(drawn) == 9, "forks do not share their random numbers"
 
 
-def test_a_training_has_the_same_bits(tmp_path, small_npz):
+def test_a_training_has_the_same_bits(tmp_path, small_npz, forks):
     notebook, threads = write(tmp_path, "trains", *TRAINS), 2
     config = RunConfig(method="clam", seed=3, epochs=3, dataset=str(small_npz))
-    with Processes(forks=True) as forks:
-        for way, processes in {"plain": Processes(), "forked": forks}.items():
-            assert run_outcome(config, notebook, tmp_path / way, threads, processes, 10)[1] is None
-        assert forks.forks
+    for way, processes in {"plain": Processes(), "forked": forks}.items():
+        assert run_outcome(config, notebook, tmp_path / way, threads, processes, 10)[1] is None
+    assert forks.forks
     assert not differ(*(RunStore(tmp_path / way).run(config) for way in ("forked", "plain")))
 
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -10,6 +11,15 @@ import pytest
 
 from clamkit.errors import ClamkitError
 from clamkit.lab import report
+from clamkit.lab.execution import Processes
+
+
+@pytest.fixture(scope="module")
+def _in_forks():
+    """Notebooks are executed in forks of one process, as in a sweep; in `test_the_command` as a report does it."""
+    with Processes(forks=True) as forks, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "execute_notebook", partial(report.execute_notebook, processes=forks))
+        yield
 
 
 def notebook(folder, name, *cells):
@@ -23,6 +33,7 @@ def notebook(folder, name, *cells):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_in_forks")
 def test_one_page_with_index_figures_and_nothing_from_elsewhere(tmp_path):
     draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
     evil = "import pandas as pd\npd.DataFrame({'class': ['<script>alert(1)</script>']})"
@@ -54,6 +65,7 @@ def test_one_page_with_index_figures_and_nothing_from_elsewhere(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_in_forks")
 def test_a_failing_notebook_does_not_stop_the_others(tmp_path):
     good = notebook(tmp_path, "21_good", ("print(6 * 7)", "verdict"))
     bad = notebook(tmp_path, "20_bad", ("1 / 0",))
@@ -65,6 +77,7 @@ def test_a_failing_notebook_does_not_stop_the_others(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_in_forks")
 def test_the_page_goes_where_it_is_asked_for_and_begins_with_what_was_found(tmp_path):
     found, other = notebook(tmp_path, "05_found"), notebook(tmp_path, "20_other")
     page = report.write([found, other], folder=tmp_path / "out", page=tmp_path / "new" / "x.html")

@@ -11,6 +11,7 @@ import pytest
 from filelock import FileLock
 
 from clamkit import RunConfig, RunStore, paths, train
+from clamkit.cli import main
 from clamkit.lab.execution import execute_notebook, workers
 from clamkit.lab.grids import Grid
 from clamkit.lab.runner import plan, sweep
@@ -188,13 +189,19 @@ def test_the_one_executor(tmp_path):
     assert {"image/png", "application/pdf"} <= set(outputs[1]["data"])
 
 
-@pytest.mark.slow
-def test_a_dry_run_says_what_is_left(small_npz, tmp_path):
+def test_a_dry_run_says_what_is_left(small_npz, tmp_path, monkeypatch, capsys):
     (tmp_path / "grid.yaml").write_text(f"fixed: {{dataset: {small_npz}, epochs: 1}}\naxes: {{seed: [0, 1]}}\n")
-    words = [sys.executable, "-m", "clamkit", "sweep", str(tmp_path / "grid.yaml"), "--dry-run", "--jobs", "1"]
-    first = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert first.count("missing  time unknown") == 2
+    words = ["clamkit", "sweep", str(tmp_path / "grid.yaml"), "--dry-run", "--jobs", "1"]
+
+    def said() -> str:
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    assert said().count("missing  time unknown") == 2
     train(RunConfig(dataset=str(small_npz), epochs=1))
-    second = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    second = said()
     assert second.count("missing  about") == 1
     assert "2 runs, 1 done, 1 to do with 1 side by side: about" in second

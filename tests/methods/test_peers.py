@@ -1,9 +1,6 @@
 """The peers of CLAM against plain loops over samples and classes, alone and on two ranks."""
 
 import math
-import os
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
@@ -18,6 +15,7 @@ from clamkit.engine.store import COLUMNS, RunStore
 from clamkit.errors import ClamkitError
 from clamkit.methods.peers import CFOL, TLA, ClassBalanced, GroupDRO, LogitAdjusted
 from clamkit.methods.weighters import build_method
+from tests.ranks import training_rank
 
 
 def batch(n=5, size=64, seed=0):
@@ -377,17 +375,13 @@ def test_two_ranks_move_as_one(name, two_ranks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_BATCH)
-def test_a_training_on_two_processes_is_that_on_one(name, small_npz, tmp_path):
+def test_a_training_on_two_processes_is_that_on_one(name, small_npz, tmp_path, two_ranks):
     """A network without batch statistics: exactly comparable."""
     fields = {"dataset": str(small_npz), "method": name, "model": "tiny_vit", "epochs": 2, "batch_size": 15, "lr": 0.05}
     config = RunConfig(**fields, eta=0.1)
     alone = train(config, runs=tmp_path / "alone")
     assert alone.history["weight"].std() > 0.001
-    words = [f"--{key.replace('_', '-')}={value}" for key, value in config.identity().items()]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "clamkit"]
-    command += ["train", *words, f"--runs={tmp_path / 'two'}", "--device=cpu"]
-    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert two_ranks(training_rank, config, tmp_path / "two") == {0: True, 1: True}
     together = RunStore(tmp_path / "two").run(config)
     np.testing.assert_allclose(together.history[list(COLUMNS)], alone.history[list(COLUMNS)], atol=1e-5)
 

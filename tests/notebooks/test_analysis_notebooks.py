@@ -13,7 +13,7 @@ from clamkit import paths
 from clamkit.lab import report, results
 from clamkit.lab.grids import Grid
 from helpers import found
-from tests.conftest import MemoryRun
+from tests.memory_run import MemoryRun
 
 NOTEBOOKS = report.analysis_notebooks()
 GRIDS = {file.stem: 10 for file in (paths.notebooks() / "sweeps").glob("mini_*.yaml")}  # and their classes

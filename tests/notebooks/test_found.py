@@ -5,7 +5,7 @@ import pytest
 
 from clamkit.engine.config import RunConfig
 from helpers import found
-from tests.conftest import MemoryRun
+from tests.memory_run import MemoryRun
 
 
 @pytest.fixture

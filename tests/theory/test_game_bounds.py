@@ -163,7 +163,7 @@ PLAYERS = ("uniform", "binary", "trap", "alternating", "against the weights", "d
     [("kl", "lower"), ("clip", "lower"), ("kl", "box"), ("kl", "permutahedron"), ("clip", "box")],
 )
 @pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=400)
+@settings(derandomize=True, deadline=None, max_examples=150)
 @given(
     n=st.integers(2, 50),
     T=st.integers(1, 60),
@@ -201,7 +201,7 @@ def test_the_corrected_bound_holds_on_the_ratio_set(n, u, player, seed):
 
 
 @pytest.mark.parametrize(("projection", "kind"), [*(("kl", kind) for kind in SETS), ("clip", "lower"), ("clip", "box")])
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(n=st.integers(2, 50), u=st.floats(0, 0.99), spread=st.floats(0.05, 5), seed=st.integers(0, 2**32 - 1))
 def test_projecting_by_kl_brings_every_point_of_the_set_nearer(projection, kind, n, u, spread, seed):
     S, rng = SETS[kind](n, u), np.random.default_rng(seed)
