@@ -151,11 +151,15 @@ def _train_command() -> typing.Callable:
         Example: clamkit train --recipe fast --dataset cifar10
         """
         runs, device, recipe, log_dir = (options.pop(name) for name in ("runs", "device", "recipe", "log_dir"))
+        sources = {name: context.get_parameter_source(name) for name in options}
+        typed = {name: options[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
         if recipe:  # what was typed goes before what it says
-            sources = {name: context.get_parameter_source(name) for name in options}
-            typed = {name: options[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
             options = recipes.recipe(recipe, options["dataset"]) | typed
         config = RunConfig(**options)  # what is wrong is said before torch is loaded
+        for name in typed.keys() & config.idle:
+            say(
+                f"--{name.replace('_', '-')} has no effect with --method {config.method} --augmentation {config.augmentation}"
+            )
         curves = None
         if log_dir:
             from clamkit.integrations.tensorboard import Curves

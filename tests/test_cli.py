@@ -46,7 +46,10 @@ def test_train_and_status(small_npz, tmp_path, called):
     assert "seed5-" in text
     folder = text.strip().split("clamkit diagnose ")[1]
     assert "top" in called("diagnose", folder, "--html", tmp_path / "page.html"), "the next command, with class names"
-    called(*words, "--runs", tmp_path / "mine", "--method", "normal")
+    assert "no effect" not in text
+    text = called(*words, "--runs", tmp_path / "mine", "--method", "normal", "--tau", 1, "--jitter-strength", 0.2)
+    assert "--tau has no effect with --method normal --augmentation crop" in text, "also where it is the default"
+    assert "--jitter-strength has no effect" in text
     assert f"clamkit diagnose {folder} --against " in called(*words, "--runs", tmp_path / "mine")
     text = clamkit("status", "--runs", tmp_path / "mine", env={"COLUMNS": "80", "PATH": ""})
     assert "done" in text

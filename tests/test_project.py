@@ -177,8 +177,8 @@ def test_files_stay_small(capsys):
     with capsys.disabled():
         print(f"\nlines: core {core}, package {sum(lines.values())}")
     assert {module: count for module, count in lines.items() if count > 400} == {}
-    assert core <= 5_572
-    assert sum(lines.values()) <= 11_067
+    assert core <= 5_577
+    assert sum(lines.values()) <= 11_075
 
 
 # -------------------------------------------------------------------------------------------------------- pins

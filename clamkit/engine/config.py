@@ -198,14 +198,19 @@ class RunConfig(BaseModel):
     def strength(self) -> float:
         return getattr(self, STRENGTHS[self.augmentation])
 
+    @property
+    def idle(self) -> set[str]:
+        """The settings of other methods and of the other augmentation: whatever they say, it has no effect."""
+        settings = {key for method in METHODS.values() for key in method.settings} | {*STRENGTHS.values()}
+        return settings - {*METHODS[self.method].settings, STRENGTHS[self.augmentation]}
+
     def identity(self) -> dict[str, Any]:
         """What makes this run this run: the fields that differ from the defaults and have an effect.
 
         Fields added to the kit later do not change the identity of older runs.
         """
-        ignored = {key for method in METHODS.values() for key in method.settings} - set(METHODS[self.method].settings)
-        ignored |= set(STRENGTHS.values()) - {STRENGTHS[self.augmentation]}
-        return {k: v for k, v in self.model_dump(exclude_defaults=True).items() if k not in ignored | WITHOUT_EFFECT}
+        idle = self.idle | WITHOUT_EFFECT
+        return {k: v for k, v in self.model_dump(exclude_defaults=True).items() if k not in idle}
 
     def hash(self) -> str:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:10]
