@@ -47,6 +47,15 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=lambda item: begin[item.path])
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends it
+def pytest_warning_recorded(warning_message):
+    """A library's own kind of warning becomes a plain one: where workers report to, it would have to be imported."""
+    kind = type(warning_message.message)
+    if kind.__module__.partition(".")[0] not in ("builtins", "pytest", "_pytest"):
+        warning_message.message = UserWarning(f"{kind.__name__}: {warning_message.message}")
+        warning_message.category = UserWarning
+
+
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path, monkeypatch):
     for variable, name in (("CLAMKIT_RUNS", "runs"), ("CLAMKIT_FIGURES", "figures"), ("CLAMKIT_DATA", "cache")):
