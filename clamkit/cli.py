@@ -157,9 +157,8 @@ def _train_command() -> typing.Callable:
             options = recipes.recipe(recipe, options["dataset"]) | typed
         config = RunConfig(**options)  # what is wrong is said before torch is loaded
         for name in typed.keys() & config.idle:
-            say(
-                f"--{name.replace('_', '-')} has no effect with --method {config.method} --augmentation {config.augmentation}"
-            )
+            where = f"--method {config.method} --augmentation {config.augmentation}"
+            say(f"--{name.replace('_', '-')} has no effect with {where}")
         curves = None
         if log_dir:
             from clamkit.integrations.tensorboard import Curves
