@@ -11,6 +11,7 @@ import scipy.stats
 from clamkit import RunStore
 from clamkit.lab import results
 from clamkit.lab.grids import Grid
+from clamkit.methods.specs import METHODS
 from helpers import claims
 
 WANTED = {"std": -1, "worst": +1, "average": +1}
@@ -100,8 +101,32 @@ def test_the_cells_of_the_verdict_table(root, found):
                     raw[cell] = scipy.stats.ttest_1samp(d, 0).pvalue
     assert len(raw) >= 10
     assert cells == set(found.index), "every cell"
-    for where in claims.REGIMES:  # Holm's correction, for each column of the table
-        ordered, least = sorted((cell for cell in raw if found.loc[cell, "where"] == where), key=raw.__getitem__), 0.0
-        for place, cell in enumerate(ordered):
-            least = max(least, min(1.0, raw[cell] * (len(ordered) - place)))
-            assert found.loc[cell, "p"] == pytest.approx(least, abs=1e-3)
+    for where in claims.REGIMES:  # for each column of the table
+        assert_holm(found, {cell: p for cell, p in raw.items() if found.loc[cell, "where"] == where})
+
+
+@pytest.mark.slow
+def test_the_cells_of_equal_effort(root, tmp_path):
+    store = RunStore(tmp_path)
+    frame = claims.equal_effort(lambda grid: results.runs_of(grid, Grid.load(grid).configs(), store))
+    found = claims.table(list(claims.of_effort(frame)))
+    own = {method: numbers for (method, _), numbers in measured(root, "small_chosen").items()}
+    methods = {METHODS[method].label: method for method in own.keys() - {"biases", "normal"}}
+    raw = {}
+    for cell, row in found.iterrows():
+        (method,) = (method for label, method in methods.items() if row["claim"].startswith(f"{label} "))
+        d = np.array(seed_means(own[method], own["biases"], row["what"]))
+        half = scipy.stats.t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d))
+        assert (row["n"], row["effect"]) == (5, pytest.approx(d.mean(), abs=1e-3))
+        assert (row["low"], row["high"]) == pytest.approx((d.mean() - half, d.mean() + half), abs=1e-3)
+        raw[cell] = scipy.stats.ttest_1samp(d, 0).pvalue
+    assert len(raw) == 3 * len(methods)
+    assert_holm(found, raw)
+
+
+def assert_holm(found: pd.DataFrame, raw: dict) -> None:
+    """The table's p are these, corrected after Holm."""
+    least = 0.0
+    for place, cell in enumerate(sorted(raw, key=raw.__getitem__)):
+        least = max(least, min(1.0, raw[cell] * (len(raw) - place)))
+        assert found.loc[cell, "p"] == pytest.approx(least, abs=1e-3)
