@@ -290,6 +290,8 @@ def effort(frame: pd.DataFrame, tried: Sequence[Run]) -> str:
         row = verdicts.get(name)
         said = f"{row.verdict}, p {claims.chance(row.p)}" if row else ""
         lines.append([name, chosen.get(method, ""), *points, said])
+    waiting = chosen.drop(list(against), errors="ignore")
+    lines += [[METHODS[method].label, setting, claims.NO_RUNS, "", "", ""] for method, setting in waiting.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
