@@ -58,6 +58,9 @@ def test_an_a100_is_as_fast_as_was_published_for_the_network(monkeypatch):
     fast = RunConfig(dataset="cifar10", model="fastnet", epochs=16)
     assert "published for fastnet and resnet50;" in costs.costs([resnet, fast])
     assert "A100" not in costs.costs([fast, RunConfig(dataset="cifar10", model="tiny_resnet")])
+    widths = [RunConfig(**recipe("fast", dataset)) for dataset in ("fashion_mnist", "cifar10", "cifar100")]
+    assert len({config.model for config in widths}) == 3
+    assert "of one A100 at the speed published for fastnet;" in costs.costs(widths)
 
 
 def test_speed_is_measured():
