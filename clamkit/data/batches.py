@@ -89,14 +89,14 @@ class Batches:
                 images = self.transform.apply(x.index_select(0, chosen), *parameters)
                 yield self._finish(images), y[chosen]
 
-    def plain(self, x: Tensor | Files, y: Tensor) -> Pairs:
-        """The whole set once in its own order, without augmentation: (images, labels)."""
+    def plain(self, x: Tensor | Files, y: Tensor, every: int = 1) -> Pairs:
+        """The whole set, or every n-th image of it, once in its own order, without augmentation: (images, labels)."""
         if isinstance(x, Files):
-            split = self.share(torch.arange(len(x))).split(EVALUATION_BATCH)
+            split = self.share(torch.arange(0, len(x), every)).split(EVALUATION_BATCH)
             for images, rows in self._decoded(x, split, torch.arange(len(x))):
                 yield self._finish(images), y[rows].to(self.device)
         else:
-            x, y = self.share(x), self.share(y)
+            x, y = self.share(x[::every]), self.share(y[::every])
             for images, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
                 yield self._finish(augment.resize(images.to(self.device), self.size)), labels.to(self.device)
 

@@ -149,8 +149,8 @@ def set_up(config: RunConfig, dataset: Dataset, device: torch.device) -> Trainin
     skip_bad = config.skip_bad_images
     batches = Batches(transform, mean, std, device, size=config.image_size, skip_bad=skip_bad, rank=rank, world=world)
     if isinstance(model, FastNet):
-        some = torch.arange(0, len(dataset.x_train), math.ceil(len(dataset.x_train) / WHITENED))
-        model.whiten(torch.cat([x for x, _ in batches.plain(dataset.x_train[some], dataset.y_train[some])]))
+        every = math.ceil(len(dataset.x_train) / WHITENED)
+        model.whiten(torch.cat([x for x, _ in batches.plain(dataset.x_train, dataset.y_train, every)]))
     amp = mixed_precision(device, config.amp)
     scaler = torch.amp.GradScaler(device.type, enabled=amp == torch.float16)
     parallel = DistributedDataParallel(model) if world > 1 else None
@@ -311,10 +311,10 @@ def _resume(run: RunFolder, dataset: Dataset) -> dict | None:
 
 
 def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
-    bad = torch.nonzero(~losses.isfinite())  # looked at once an epoch, so that no step waits for it
-    if len(bad):
+    fine = int(distributed.gather(losses.isfinite().cumprod(0).sum()[None]).min())  # so many steps; all stop together
+    if fine < len(losses):
         raise ClamkitError(
-            f"the loss is not finite at epoch {epoch}, step {int(bad[0]) + 1} of {len(losses)} (lr={config.lr:g}). The "
+            f"the loss is not finite at epoch {epoch}, step {fine + 1} of {len(losses)} (lr={config.lr:g}). The "
             f"run stops; its last good checkpoint (epoch {epoch - 1}) is kept. Try a smaller lr, or look at the data."
         )
 

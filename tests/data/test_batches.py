@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 
 from clamkit.data.augment import ColourJitter, RandomResizedCrop, normalise
-from clamkit.data.batches import Batches
+from clamkit.data.batches import WORKERS, Batches
 from clamkit.data.dataset import IMAGENET
 from clamkit.data.datasets import load_data
 from clamkit.data.readers import Files
 from clamkit.engine.config import RunConfig
-from clamkit.engine.loop import train
+from clamkit.engine.loop import set_up, train
 from clamkit.errors import ClamkitError
 from clamkit.methods.weighters import CLAM
 from clamkit.metrics import class_accuracy, fairness
@@ -129,6 +129,29 @@ def test_the_processes_that_decode_stay_from_epoch_to_epoch(imagenet):
     assert torch.equal(first[0], again[0])
     batches = None
     assert not started[0] & {child.pid for child in multiprocessing.active_children()}, "they end with the batches"
+
+
+def test_a_fastnet_is_whitened_by_the_processes_that_decode_for_training(imagenet):
+    config = RunConfig(dataset="imagenet", data_dir=str(imagenet), image_size=24, model="fastnet_small")
+    dataset = load_data("imagenet", data_dir=imagenet, image_size=24)
+    before = set(multiprocessing.active_children())
+    state = set_up(config, dataset, torch.device("cpu"))
+    whitening = set(multiprocessing.active_children()) - before
+    assert len(whitening) == WORKERS
+    list(state.batches.training(dataset.x_train, dataset.y_train, 4, generator(0)))
+    assert set(multiprocessing.active_children()) - before == whitening
+
+
+def test_every_second_image_from_files_and_from_memory(imagenet):
+    dataset = load_data("imagenet", data_dir=imagenet, image_size=16)
+    batches = Batches(RandomResizedCrop(0.5), *PLAIN, "cpu")
+    ((whole, labels),) = batches.plain(dataset.x_train, dataset.y_train)
+    ((half, half_labels),) = batches.plain(dataset.x_train, dataset.y_train, every=2)
+    assert torch.equal(half, whole[::2])
+    assert torch.equal(half_labels, labels[::2])
+    x = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1)
+    ((_, labels),) = batches.plain(x, torch.arange(5), every=2)
+    assert labels.tolist() == [0, 2, 4]
 
 
 def test_streamed_files_that_do_not_decode_are_refused_or_left_out(imagenet, caplog):

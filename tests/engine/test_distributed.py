@@ -21,6 +21,7 @@ from clamkit.engine import distributed
 from clamkit.engine.config import RunConfig
 from clamkit.engine.loop import train
 from clamkit.engine.store import COLUMNS, RunFolder, RunStore
+from clamkit.errors import ClamkitError
 from tests.ranks import training_rank
 
 LOST = ("The same command resumes", "lost another one and stops")
@@ -92,6 +93,32 @@ def test_a_killed_process_stops_all_and_the_run_goes_on_with_another_number(conf
 def test_more_processes_than_images_in_a_batch(config, tmp_path, two_ranks):
     with pytest.raises(ProcessRaisedException, match="cannot be shared by 2 processes"):
         two_ranks(training_rank, config.model_copy(update={"batch_size": 1}), tmp_path)
+
+
+def poisoned_rank(rank, port, config, runs, results):
+    """The second process alone has nan, in the last step of the second epoch, after which nothing is averaged."""
+    original, epochs = Batches.training, []
+
+    def poisoned(self, *args):
+        epochs.append(args)
+        for step, (images, y) in enumerate(original(self, *args)):
+            yield images * float("nan") if (rank, len(epochs), step) == (1, 2, 2) else images, y
+
+    Batches.training = poisoned
+    try:
+        training_rank(rank, port, config, runs, results)
+    except ClamkitError as error:
+        results[rank] = str(error)
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_in_one_process_stops_all_with_one_message(config, tmp_path, two_ranks):
+    said = two_ranks(poisoned_rank, config, tmp_path)
+    assert said[0] == said[1]
+    assert said[0].startswith("the loss is not finite at epoch 2, step 3 of 3")
+    run = RunStore(tmp_path).run(config)
+    assert not run.done
+    assert len(run.load_checkpoint()["history"]) == 1
 
 
 def _rank(rank, port, path, results):
