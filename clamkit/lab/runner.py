@@ -29,8 +29,8 @@ START_UP_S = 8.0  # of a run that are not training: processes, imports, pictures
 def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
     """One row for each run of a grid: its fields, state ("committed": its results are), and seconds taken or expected.
 
-    The estimate is the median time of an epoch of the grid's runs with the same dataset, model and image size, finished
-    here or (on whichever machine) committed, times the epochs, plus start-up; nan where there is nothing like it.
+    The estimate is the median time of an epoch of the grid's runs with the same dataset, images of a class, precision,
+    model, image and batch size, finished here or committed, times the epochs, plus start-up; nan without any such run.
     Runs that were checked before are not read again while their files look as they did: a sweep reads them.
     """
     store, committed, configs = RunStore(runs), results.committed_seconds(), grid.configs()
@@ -45,7 +45,7 @@ def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
         seconds.append(committed.get(name, float("nan")) if took is None else took)
     fields = {field: [getattr(config, field) for config in configs] for field in (*RunConfig.model_fields, "strength")}
     frame = pd.DataFrame(fields | {"state": states, "seconds": seconds})
-    alike = ["dataset", "model", "image_size", "batch_size"]
+    alike = ["dataset", "model", "image_size", "batch_size", "per_class", "amp"]
     pace = (frame["seconds"] / frame["epochs"]).groupby([frame[key].map(repr) for key in alike]).transform("median")
     estimate = pace * frame["epochs"] + START_UP_S
     return frame.assign(seconds=frame["seconds"].fillna(estimate))

@@ -7,6 +7,7 @@ import sys
 import time
 
 import nbformat
+import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -54,6 +55,19 @@ def test_plan_knows_what_is_done_and_guesses_the_rest(small_npz):
     frame = plan(grid)
     assert frame["state"].tolist() == ["done", "missing"]
     assert frame["seconds"].tolist() == pytest.approx([run.summary["seconds"], run.summary["seconds"] + 8])
+
+
+def test_times_of_runs_with_other_images_or_precision_are_not_mixed(small_npz, monkeypatch):
+    """Three costs: few images, many images, many in mixed precision; a fourth that nothing is known of."""
+    axes = {"per_class": [2, 4], "amp": [False, "auto"], "seed": [0, 1]}
+    grid = Grid("small", NOTEBOOK, axes, {"dataset": str(small_npz), "epochs": 2})
+    taken = {(2, False): 10.0, (4, False): 40.0, (4, "auto"): 100.0}
+    known = {c: taken.get((c.per_class, c.amp)) for c in grid.configs() if c.seed == 0}
+    known = {config.folder().as_posix(): seconds for config, seconds in known.items() if seconds}
+    monkeypatch.setattr("clamkit.lab.results.committed_seconds", lambda: known)
+    frame = plan(grid).query("seed == 1").set_index(["per_class", "amp"])["seconds"]
+    assert frame.dropna().to_dict() == {key: seconds + 8 for key, seconds in taken.items()}
+    assert np.isnan(frame[2, "auto"])
 
 
 def test_processes_share_the_cores():
