@@ -35,14 +35,15 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
     if fixed is None and model is not None and model.scores is not None and model.scores.size <= QUICK:
         with suppress(ClamkitError):  # a class with hardly any images, a run without held-out ones
             fixed = fix(model)
-    worst = percent(metrics["worst"])
+    worst, left = percent(metrics["worst"]), "to bring down"
     if fixed is not None:
         change = fixed.metrics["with"] - fixed.metrics["without"]
         moved = f"the worst 10 % by {points(change['worst'])} points and the average by {points(change['average'])}"
         unseen = "on images they were not fitted on"
         if fixed.useful:
             lines.append(f"Use class biases: without training they move {moved}, {unseen} (`clamkit fix`).")
-            if fixed.classes["with"].var() - chance**2 < EVEN**2:  # of all images, as the chance is
+            real, left = max(0.0, fixed.classes["with"].var() - chance**2) ** 0.5, "left after the biases"
+            if real < EVEN:
                 return lines
         else:
             none, why = not fixed.biases.values.any(), fixed.biases.choice.lower().rstrip(".")
@@ -54,16 +55,14 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
             f"lift the worst 10 % from {worst}."
         )
     else:
-        lines.append(
-            f"Try class biases, which cost no training, on the worst 10 % of {worst}: `clamkit fix` on held-out logits."
-        )
+        lines.append(f"Try class biases (no training) on the worst 10 % of {worst}: `clamkit fix` on held-out logits.")
     seen = "with ten classes τ = 0.1 brought the worst tenth 5 to 10 points at no measured cost"
     if len(examined.classes) >= MANY_CLASSES:
         seen = "with 100 classes τ = 0.1 (`--method clam`) brought the worst tenth 2 points for 0.3 of average "
         seen += "(`tce`: 4 for 1.3)"
     lines.append(
         f"If that is not enough, train with CLAM, gently: `clamkit train --method clam_kl --tau 0.1 --dataset …`; in "
-        f"our runs of small networks {seen}. The std to bring down is {percent(real)}, sampling noise taken out."
+        f"our runs of small networks {seen}. The std {left} is {percent(real)}, sampling noise taken out."
     )
     return lines
 

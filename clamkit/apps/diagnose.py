@@ -123,8 +123,8 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame, titles: tuple[str, str]) ->
             raise ClamkitError(f"the image with id {before['id'][differs].iloc[0]!r} has another label in {second}.")
         return after, True, "The images are paired by id."
     if len(before) != len(after):
-        why = f"{first} and {second} have {len(before):,} and {len(after):,} rows, so images cannot be paired."
-        return after, False, why
+        rows = f"{first} and {second} have {len(before):,} and {len(after):,} rows"
+        return after, False, f"{rows}, so images cannot be paired."
     if (before["label"] != after["label"]).any():
         why = f"The labels of {first} and {second} are in different orders and there is no id to pair them by."
         return after, False, why
@@ -243,17 +243,15 @@ def sentences(result: Diagnosis) -> list[str]:
     """The diagnosis in a few lines."""
     worst = result.worst()
     metrics, ends, low = result.fairness["value"], result.fairness[["low", "high"]], worst["accuracy"]
-    tail = tail_size(len(worst))
-    right = percent(worst["right"].sum() / result.images)
-    lowest, highest = (f"{percent(low.iloc[i])} ({worst.index[i]})" for i in (0, -1))
+    tail, right = tail_size(len(worst)), percent(worst["right"].sum() / result.images)
+    span = " to ".join(f"{percent(low.iloc[i])} ({worst.index[i]})" for i in (0, -1))
+    gets, the, std = (f"{result.title} gets {right}", "its", "Its std") if result.others else (right, "the", "Std")
     lines = [
-        f"{result.images:,} images, {len(worst):,} classes: {right} right; class accuracies run from {lowest} to "
-        f"{highest}.",
-        f"The worst 10 % of the classes ({tail:,}) average {percent(metrics['worst'])} (truly "
-        f"{_range(ends.loc['worst'])}, 95 % sure), the best 10 % {percent(metrics['best'])} "
-        f"({_range(ends.loc['best'])}); "
-        f"below 50 % are {(low < 0.5).sum():,}, below 80 % {(low < 0.8).sum():,} of the classes.",
-        f"Std over classes {percent(metrics['std'])} ({_range(ends.loc['std'])}); the choice of test images alone "
+        f"{result.images:,} images, {len(worst):,} classes: {gets} right; class accuracies run from {span}.",
+        f"The worst 10 % of {the} classes ({tail:,}) average {percent(metrics['worst'])} (truly "
+        f"{_range(ends.loc['worst'])}, 95 % sure), the best 10 % {percent(metrics['best'])} ("
+        f"{_range(ends.loc['best'])}); below 50 % are {(low < 0.5).sum():,}, below 80 % {(low < 0.8).sum():,}.",
+        f"{std} over classes {percent(metrics['std'])} ({_range(ends.loc['std'])}); the choice of test images alone "
         f"would give {percent(metrics['sampling_std'])}, {share(metrics['noise'])} of the variance.",
     ]
     if "gap" in worst:
@@ -278,15 +276,19 @@ def _compared(model: Model, before: pd.Series) -> list[str]:
     now = {name: f"{percent(value)} ({points(value - before[name])})" for name, value in metrics}
     hurt, helped = (model.named(verdict)["change"].to_dict() for verdict in ("hurt", "helped"))
     shown, strict = len(hurt) + len(helped), (model.changes["p_holm"] <= 1 - CONFIDENCE).sum()
-    passed = f"; {strict} of these {shown} pass Holm's stricter correction too" if shown else ""
+    these = f"{strict or 'none'} of the {shown:,} {'pass' if strict > 1 else 'passes'}"
+    if strict == shown:
+        these = {1: "it passes", 2: "both pass"}.get(shown, f"all {shown:,} pass")
+    significant = f"(significant at a false discovery rate of 5 %; {these} Holm's stricter correction)"
+    verdict = f"It hurt {changes(hurt)} and helped {changes(helped)} {significant}."
     change = model.changes["change"]
     gain, pay = change[change > 0], change[change < 0]
     return [
         f"{model.title} (in brackets the change in points): average {now['average']}, worst 10 % {now['worst']}, "
         f"std {now['std']}.",
-        f"It hurt {changes(hurt)} and helped {changes(helped)} (significant at a false discovery rate of 5 %{passed}).",
-        f"Shown or not, {len(gain):,} gain, {points(gain.sum() / len(change))} points of the average, and "
-        f"{len(pay):,} pay {points(pay.sum() / len(change))}.",
+        verdict if shown else "No class is shown to be hurt or helped (at a false discovery rate of 5 %).",
+        f"Significant or not, {len(gain):,} of {len(change):,} classes rose, which moves the average by "
+        f"{points(gain.sum() / len(change))}, and {len(pay):,} fell: {points(pay.sum() / len(change))}.",
     ]
 
 
@@ -313,8 +315,7 @@ def as_json(result: Diagnosis, advice: Sequence[str]) -> dict[str, Any]:
             "fairness": _plain(model.fairness),
             "profile": {f"{limit:g}": part for limit, part in model.profile["accuracy"].items()},
             "classes": _plain(model.table),
-            "hurt": None if model.changes is None else list(model.named("hurt").index),
-            "helped": None if model.changes is None else list(model.named("helped").index),
+            **{verb: None if model.paired is None else list(model.named(verb).index) for verb in ("hurt", "helped")},
         }
         for model in result.models
     }

@@ -70,6 +70,20 @@ def test_biases_that_suffice_are_all_that_is_advised():
     assert [line.split(":")[0] for line in advice(diagnose(model), model)] == ["Use class biases"]
 
 
+def test_what_is_left_is_said_after_the_biases():
+    """A third of class 1 look like class 0, which no bias mends cheaply; class 2 is held down, which one does."""
+    labels, rng = np.arange(3000) % 3, np.random.default_rng(0)
+    looks = np.where((labels == 1) & (rng.random(3000) < 0.35), 0, labels)
+    model = predictions(rng.normal(size=(3000, 3)) + 4 * np.eye(3)[looks] - [0, 0, 3.5], labels)
+    found = fix(model)
+    line = advice(diagnose(model), model, found)[-1]
+    left = found.classes["with"].to_numpy()
+    real = np.sqrt(left.var(ddof=1) - (left * (1 - left) / 1000).mean())
+    said = float(re.search(r"The std left after the biases is ([\d.]+) %", line)[1])
+    assert said == pytest.approx(100 * real, abs=0.1)
+    assert abs(said - 100 * found.metrics.loc["std", "without"]) > 2
+
+
 @pytest.mark.slow
 def test_what_our_runs_brought_is_what_the_committed_results_say():
     """The numbers of the last line, in points against Normal: mean over the seeds."""

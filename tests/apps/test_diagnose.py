@@ -56,6 +56,38 @@ def test_two_files_by_hand():
     assert "Confused most in new: cat taken for dog, 100 % of its images; old: none." in text
 
 
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ([0, 1], "No class is shown to be hurt or helped (at a false discovery rate of 5 %)."),
+        ([10, 0], "rate of 5 %; it passes Holm's stricter correction)."),
+        ([10, 10], "; both pass Holm's"),
+        ([10, 10, 10], "; all 3 pass Holm's"),
+        ([6, 6], "; none of the 2 passes Holm's"),
+        ([10, 6, 6], "; 1 of the 3 passes Holm's"),
+        ([10, 10, 6, 6], "; 2 of the 4 pass Holm's"),
+    ],
+)
+def test_how_many_pass_holm_is_a_sentence(lost, said):
+    """Six lost, p = 1/32, pass Benjamini–Hochberg where all do as well; Holm multiplies them by how many are left."""
+    before, after = (table(*(f"{i}→{i}*20" for i in range(len(lost)))) for _ in range(2))
+    for label, count in enumerate(lost):
+        after.loc[after["label"].eq(str(label)).to_numpy().nonzero()[0][:count], "prediction"] = "none"
+    assert said in sentences(diagnose(before, after))[4]
+
+
+def test_of_two_models_the_first_is_named_in_the_first_sentences():
+    one, *_ = sentences(diagnose(table("a→a*9", "b→b*9"), titles=["old.csv"]))
+    assert "old.csv" not in one
+    first, second, third, other, *_ = sentences(
+        diagnose(table("a→a*9", "b→b*9"), table("a→a*9", "b→a*9"), titles=["old.csv", "new.csv"])
+    )
+    assert first.startswith("18 images, 2 classes: old.csv gets 100.0 % right")
+    assert second.startswith("The worst 10 % of its classes")
+    assert third.startswith("Its std over classes")
+    assert other.startswith("new.csv ")
+
+
 def test_several_models_are_each_compared_with_the_first():
     """Three models are one diagnosis: each comparison is that of the pair, and what is wrong names its file."""
     tables = table("a→a*9", "b→b*9"), table("a→b*9", "b→b*9"), table("a→a*9", "b→b*4", "b→a*5")

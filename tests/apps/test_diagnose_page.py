@@ -60,7 +60,7 @@ def test_every_prediction_right(tmp_path):
     text = Page(html(result)).text
     assert "every prediction is right" in text
     assert "No class is shown to be hurt" in text
-    assert "hurt no class and helped no class (significant at a false discovery rate of 5 %)." in text
+    assert "No class is shown to be hurt or helped (at a false discovery rate of 5 %)." in text
 
 
 @pytest.mark.slow
