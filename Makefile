@@ -1,4 +1,5 @@
 # make demo | check | test | lint | browser-test | faults | lab | app | bench | results | report | notebooks | docs | lock | audit — each sets everything up first. `make setup` alone does only that.
+unexport PYTHONDONTWRITEBYTECODE  # what is compiled once need not be again in each process
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up

@@ -124,10 +124,9 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame, titles: tuple[str, str]) ->
         return after, True, "The images are paired by id."
     if len(before) != len(after):
         rows = f"{first} and {second} have {len(before):,} and {len(after):,} rows"
-        return after, False, f"{rows}, so images cannot be paired."
+        return after, False, f"{rows}: they cannot be paired."
     if (before["label"] != after["label"]).any():
-        why = f"The labels of {first} and {second} are in different orders and there is no id to pair them by."
-        return after, False, why
+        return after, False, f"The labels of {first} and {second} are in different orders, and no id pairs them."
     return after, True, "The label columns agree row by row, so the rows are taken to be the same images."
 
 
@@ -279,8 +278,8 @@ def _compared(model: Model, before: pd.Series) -> list[str]:
     these = f"{strict or 'none'} of the {shown:,} {'pass' if strict > 1 else 'passes'}"
     if strict == shown:
         these = {1: "it passes", 2: "both pass"}.get(shown, f"all {shown:,} pass")
-    significant = f"(significant at a false discovery rate of 5 %; {these} Holm's stricter correction)"
-    verdict = f"It hurt {changes(hurt)} and helped {changes(helped)} {significant}."
+    significant = f"significant at a false discovery rate of 5 %; {these} Holm's stricter correction"
+    verdict = f"It hurt {changes(hurt)} and helped {changes(helped)}, {significant}."
     change = model.changes["change"]
     gain, pay = change[change > 0], change[change < 0]
     return [

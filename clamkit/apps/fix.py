@@ -101,6 +101,7 @@ def fix(source: Source, *, max_cost: float | None = None, target: tuple[str, flo
         told += [class_accuracy(test_labels, prediction, len(names))[seen] for prediction in said]
     columns = {"without": told[::2], "with": told[1::2]}
     classes = pd.DataFrame({name: np.mean(rows, axis=0) for name, rows in columns.items()}, np.array(names)[seen])
+    classes["images"] = _sizes(labels, names)[seen]
     metrics = pd.DataFrame({name: np.mean([fairness(r) for r in rows], 0) for name, rows in columns.items()}, METRICS)
     return Fix(data.title, biases, metrics, classes, measured, data.kind, max_cost, target)
 
@@ -149,13 +150,14 @@ def sentences(found: Fix) -> list[str]:
     lines = [f"{found.title}: {len(biases.values):,} classes. {found.measured}"]
     if not biases.values.any():
         return [*lines, f"{biases.choice} So none are written."]
-    for metric, name in SHOWN.items():
-        before, after = table.loc[metric]
+    rows, sizes = {name: table.loc[metric] for metric, name in SHOWN.items()}, found.classes["images"]
+    if sizes.nunique() > 1:  # the average over classes may rise while this falls
+        rows["images right"] = sizes @ found.classes[["without", "with"]] / sizes.sum()
+    for name, (before, after) in rows.items():
         lines.append(f"  {name:<12}{percent(before):>8} → {percent(after):>7}  ({points(after - before)} points)")
     change = (found.classes["with"] - found.classes["without"]).sort_values(kind="stable")
     pay, gain = change[change < 0], change[change > 0][::-1]
-    lines.append(f"Gain: {changes(gain.to_dict())}. Pay: {changes(pay.to_dict())}.")
-    lines.append(biases.choice)
+    lines += [f"Gain: {changes(gain.to_dict())}. Pay: {changes(pay.to_dict())}.", biases.choice]
     if not found.useful:
         lines.append("But other images do not confirm it: nothing is shown to be gained, so none are written.")
     return lines

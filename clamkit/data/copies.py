@@ -67,4 +67,4 @@ def read_marker(folder: Path) -> dict[str, Any] | None:
 
 
 def digest(names: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+    return hashlib.sha256("\n".join(names).encode(errors="surrogateescape")).hexdigest()

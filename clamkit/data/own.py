@@ -187,9 +187,9 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _images(folder: Path, deep: bool = True) -> list[Path]:
-    """The image files below a folder (or right in it), by name; ._x.jpg and the like are none."""
+    """The image files below a folder (or right in it), by name; none that is hidden or in a hidden folder."""
     found = (file for file in folder.glob("**/*" if deep else "*") if file.suffix.lower() in IMAGE_TYPES)
-    return sorted(file for file in found if not file.name.startswith("."))
+    return sorted(file for file in found if f"{os.sep}." not in str(file)[len(str(folder)) :])
 
 
 def _split_of(name: str) -> str:
@@ -242,7 +242,7 @@ def list_manifest(path: Path, skip_missing: bool = False) -> Listing:
         found.notes.append(f"{said} They are left out.")
     if "split" in columns and "train" not in found.splits:
         raise ClamkitError(f"{path.name} has no row of the split train: there is nothing to train on.")
-    found.classes += sorted(set(found.labels), key=lambda name: (0, int(name)) if _number(name) else (1, name))
+    found.classes += sorted(set(found.labels), key=lambda name: (0, int(name), name) if _number(name) else (1, name))
     return found
 
 

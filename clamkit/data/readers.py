@@ -76,7 +76,7 @@ class Files:
         digest = hashlib.sha256(f"{DECODING} {self.size}".encode())
         for file in map(Path, self.files):
             size = file.stat().st_size if file.is_file() else -1
-            digest.update(f"{file.parent.name}/{file.name}:{size};".encode())
+            digest.update(f"{file.parent.name}/{file.name}:{size};".encode(errors="surrogateescape"))
         return digest.digest()
 
     def read(self, i: int, box: Callable[[int, int], Sequence[int]] | None = None) -> Tensor:

@@ -42,10 +42,10 @@ def find_device(name: str = "auto") -> torch.device:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
-    kind = name.split(":")[0]
-    if kind not in available:
+    kind, colon, number = name.partition(":")
+    if kind not in available or (colon and not number.isdecimal()):
         raise unknown("device", name, ["auto", *available])
-    if not available[kind]:
+    if not available[kind] or (number and kind == "cuda" and int(number) >= torch.cuda.device_count()):
         raise ClamkitError(f"device {name!r} is not available here: use device='auto' or 'cpu'.")
     return torch.device(name)
 

@@ -44,7 +44,7 @@ def costs(configs: Iterable[RunConfig]) -> str:
     hours = sum(PAPER_HOURS[paper_dataset_like(config.dataset)] for config in known)
     left_out = f" ({len(configs) - len(known)} runs of unknown size not counted)" if len(known) < len(configs) else ""
     a100 = ""
-    if set(models) <= A100_FLOP_PER_SECOND.keys():
+    if models and set(models) <= A100_FLOP_PER_SECOND.keys():
         taken = sum(cost / A100_FLOP_PER_SECOND[model] for cost, model in zip(flop, models, strict=True))
         a100 = f", {_hours(taken)} of one A100 at the speed published for {' and '.join(sorted(set(models)))}"
     return (
@@ -75,7 +75,7 @@ def _setting(config: RunConfig, data: Dataset | None) -> tuple[int, Setting]:
         images, channels, side, classes = len(data.y_train), data.channels, data.x_train.shape[2], data.num_classes
     else:
         images, channels, side, classes = SHAPES[config.dataset]
-        images = config.per_class * classes if config.per_class else images - config.holdout * classes
+        images = min(images - config.holdout * classes, (config.per_class or images) * classes)
     return images, (config.model, classes, channels, config.stem, config.image_size or side)
 
 

@@ -24,8 +24,8 @@ from typing import Any
 
 READY, DONE = b"\0ready\0", b"\0done\0"
 LAUNCHER = [sys.executable, "-m", "ipykernel_launcher"]
-EVERYTHING = """pandas papermill ipykernel.kernelapp matplotlib.pyplot
-    clamkit.data.datasets clamkit.engine.loop clamkit.lab.results clamkit.plots"""
+EVERYTHING = """pandas papermill ipykernel.kernelapp matplotlib.pyplot torch._dynamo
+    clamkit.data.datasets clamkit.engine.loop clamkit.lab.results clamkit.plots"""  # an optimizer imports _dynamo, 2 s
 
 
 def load() -> None:

@@ -63,9 +63,8 @@ def write(
             tempfile.TemporaryFile(dir=needed).close()  # a folder that is there may still be read-only
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = pool.map(lambda path: _execute(path, runs), notebooks)
-            executed = dict(
-                zip(notebooks, tqdm(jobs, total=len(notebooks), unit="notebook", disable=None), strict=True)
-            )
+            bar = tqdm(jobs, total=len(notebooks), unit="notebook", disable=None)
+            executed = dict(zip(notebooks, bar, strict=True))
         failed = {path.stem: error for path, (_, error) in executed.items() if error}
         index = nbformat.v4.new_markdown_cell(_index({p.stem: n for p, (n, _) in executed.items()}, failed))
         whole = nbformat.v4.new_notebook(metadata={"title": f"clamkit {__version__} report"})

@@ -126,10 +126,11 @@ def _local_outcomes(work: dict[RunConfig, Path], root: Path, jobs: int | None) -
 
     jobs, threads = workers(jobs, len(work))
     gpus, processes, slots = device_count(), Processes(forks=True), list(range(jobs))
+    visible = [*filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")), *map(str, range(gpus))][:gpus]
 
     def one(config: RunConfig) -> Outcome:
         slot = slots.pop()
-        device = {"CUDA_VISIBLE_DEVICES": str(slot % gpus)} if gpus else {}
+        device = {"CUDA_VISIBLE_DEVICES": visible[slot % gpus]} if gpus else {}
         try:
             return run_outcome(config, work[config], root, threads, processes, ORPHAN_TIMEOUT_S, **device)
         finally:

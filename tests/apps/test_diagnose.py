@@ -60,7 +60,7 @@ def test_two_files_by_hand():
     ("lost", "said"),
     [
         ([0, 1], "No class is shown to be hurt or helped (at a false discovery rate of 5 %)."),
-        ([10, 0], "rate of 5 %; it passes Holm's stricter correction)."),
+        ([10, 0], "rate of 5 %; it passes Holm's stricter correction."),
         ([10, 10], "; both pass Holm's"),
         ([10, 10, 10], "; all 3 pass Holm's"),
         ([6, 6], "; none of the 2 passes Holm's"),

@@ -190,3 +190,19 @@ def test_bad_input_is_told_in_a_sentence(arrays, message, tmp_path):
     np.savez(tmp_path / "l.npz", **arrays)
     with pytest.raises(ClamkitError, match=message):
         fix(tmp_path / "l.npz")
+
+
+def test_of_unequal_classes_the_share_of_images_right_is_said_too():
+    """900 and 100 images; the bias lifts the small class and costs the large one, and so most images."""
+    rng, labels = np.random.default_rng(0), np.repeat([0, 1], [900, 100])
+    logits = rng.normal(size=(1000, 2)) + 2 * np.eye(2)[labels] + [2, 0]
+    frame = pd.DataFrame(logits, columns=["logit_a", "logit_b"]).assign(label=np.array(["a", "b"])[labels])
+    found = fix(frame)
+    (line,) = [line for line in sentences(found) if line.startswith("  images right")]
+    without, after = (0.9 * found.classes.loc["a", name] + 0.1 * found.classes.loc["b", name] for name in found.metrics)
+    assert f"{100 * without:.1f} %" in line
+    assert f"{100 * after:.1f} %" in line
+    assert after < without, "while the average over classes rises"
+    assert found.metrics.loc["average", "with"] > found.metrics.loc["average", "without"]
+    even = fix(frame.groupby("label").head(100))
+    assert "images right" not in "\n".join(sentences(even))

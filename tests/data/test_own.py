@@ -222,3 +222,20 @@ def test_the_draw_is_fair():
     test = own.draw_test(names, np.zeros(5000, dtype=np.int64), ["only"])
     assert test.sum() == 1000
     assert abs(test[:2500].sum() - 500) < 4 * np.sqrt(2500 * 0.2 * 0.8 / 2)
+
+
+def test_what_lies_in_a_hidden_folder_is_no_image(insects):
+    before = own.list_folder(insects).shown
+    paint(insects / "ant" / ".ipynb_checkpoints" / "0-checkpoint.png", 200)
+    paint(insects / "ant" / "more" / "._0.png", 200)
+    assert own.list_folder(insects).shown == before
+
+
+def test_labels_that_are_the_same_number_have_an_order(insects):
+    """Whatever the order of the rows and of a set: "01", "001" and "1" are three classes."""
+    names = ["1", "01", "001", "0001", "2", "002"]
+    rows = [f"ant/{i}.png,{name}" for i, name in enumerate(names)]
+    found = [
+        own.list_manifest(write(insects / "list.csv", "path,label", *order)).classes for order in (rows, rows[::-1])
+    ]
+    assert found == [["0001", "001", "01", "1", "002", "2"]] * 2

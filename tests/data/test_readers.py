@@ -1,8 +1,10 @@
 """File formats: replicas in their true layout are read as what they hold; damage is named; decoding happens once."""
 
 import gzip
+import os
 import pickle
 import shutil
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from clamkit.data import own, readers
+from clamkit.data import copies, own, readers
 from clamkit.data.datasets import CIFAR10_CLASSES, DATASETS, load_data
 from clamkit.data.vision import torchvision
 from clamkit.errors import ClamkitError
@@ -232,3 +234,14 @@ def test_a_long_tail_by_hand():
     assert np.bincount(tail["y_train"]).tolist() == [100, 10, 1]
     assert tail["x_train"][tail["y_train"] == 1].tolist() == list(range(1, 31, 3))
     assert tail["x_test"] == "as it is"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems know no such names")
+def test_file_names_that_are_no_utf8_can_be_streamed(tmp_path):
+    for part in ("train", "val"):
+        for name in "ab":
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("RGB", (16, 16)).save(tmp_path / "x.png")
+            os.rename(tmp_path / "x.png", os.fsencode(tmp_path / part / name) + b"/caf\xe9.png")
+    assert len(load_data("imagenet", data_dir=tmp_path, image_size=16).sha256) == 64
+    assert len(copies.digest([os.fsdecode(b"caf\xe9.png")])) == 64

@@ -17,6 +17,17 @@ def test_devices():
     if not torch.cuda.is_available():
         with pytest.raises(ClamkitError, match="'cuda' is not available"):
             find_device("cuda")
+    for name in ("cpu:abc", "cuda:", "cuda:-1"):
+        with pytest.raises(ClamkitError, match=f"unknown device '{name}'"):
+            find_device(name)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert find_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(ClamkitError, match="'cuda:2' is not available"):
+        find_device("cuda:2")
 
 
 @pytest.mark.parametrize(
@@ -28,8 +39,6 @@ def test_auto_takes_the_fastest_there_is(monkeypatch, cuda, mps, chosen):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
     assert find_device().type == chosen
     assert find_device("auto").type == chosen
-    if cuda:
-        assert find_device("cuda:1") == torch.device("cuda", 1)
 
 
 @pytest.mark.parametrize(

@@ -65,3 +65,16 @@ def test_an_a100_is_as_fast_as_was_published_for_the_network(monkeypatch):
 
 def test_speed_is_measured():
     assert costs.flop_per_second("tiny_resnet", 10, 1, "small", 28) > 1e6
+
+
+def test_runs_of_unknown_size_alone_name_no_gpu():
+    said = costs.costs([RunConfig(dataset="own.npz")])
+    assert "1 runs of unknown size not counted" in said
+    assert "A100" not in said
+
+
+def test_no_more_images_are_counted_than_there_are():
+    whole, asked = (costs.training_flop(RunConfig(per_class=count)) for count in (None, 10_000))
+    assert asked == whole
+    held, both = (costs.training_flop(RunConfig(per_class=count, holdout=100)) for count in (None, 600))
+    assert both == held == pytest.approx(whole * 5 / 6)

@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from clamkit import RunConfig, RunStore, paths, train
 from clamkit.cli import main
+from clamkit.lab import runner
 from clamkit.lab.execution import execute_notebook, workers
 from clamkit.lab.grids import Grid
 from clamkit.lab.runner import plan, sweep
@@ -219,3 +220,23 @@ def test_a_dry_run_says_what_is_left(small_npz, tmp_path, monkeypatch, capsys):
     second = said()
     assert second.count("missing  about") == 1
     assert "2 runs, 1 done, 1 to do with 1 side by side: about" in second
+
+
+@pytest.mark.parametrize(("given", "expected"), [("3,5", {"3", "5"}), (None, {"0", "1"})])
+def test_runs_take_the_gpus_that_are_theirs(tmp_path, monkeypatch, given, expected):
+    """CUDA_VISIBLE_DEVICES=3,5 leaves the others of the machine to others."""
+    used = set()
+
+    def outcome(config, *_, CUDA_VISIBLE_DEVICES):
+        used.add(CUDA_VISIBLE_DEVICES)
+        time.sleep(0.2)
+        return config, None, 0.0
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(runner, "run_outcome", outcome)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    work = {RunConfig(seed=seed): tmp_path for seed in range(4)}
+    assert len(list(runner._local_outcomes(work, tmp_path, None))) == 4
+    assert used == expected
