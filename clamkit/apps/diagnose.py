@@ -123,8 +123,7 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame, titles: tuple[str, str]) ->
             raise ClamkitError(f"the image with id {before['id'][differs].iloc[0]!r} has another label in {second}.")
         return after, True, "The images are paired by id."
     if len(before) != len(after):
-        rows = f"{first} and {second} have {len(before):,} and {len(after):,} rows"
-        return after, False, f"{rows}: they cannot be paired."
+        return after, False, f"{first} has {len(before):,} rows, {second} {len(after):,}: images cannot be paired."
     if (before["label"] != after["label"]).any():
         return after, False, f"The labels of {first} and {second} are in different orders, and no id pairs them."
     return after, True, "The label columns agree row by row, so the rows are taken to be the same images."

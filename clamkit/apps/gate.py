@@ -47,9 +47,7 @@ def reasons(
             at = (high if condition.below else low) if confident else value
             if at < condition.limit if condition.below else at > condition.limit:
                 sure = f" (95 % interval {low:.3f} to {high:.3f})" if low != high else ""
-                found.append(
-                    f"{model.title}: {condition.metric} is {value:.4g}{sure}, so the gate {condition.text} fails."
-                )
+                found.append(f"{model.title}: {condition.metric} is {value:.4g}{sure}: gate {condition.text} fails.")
     return found
 
 

@@ -39,7 +39,7 @@ def test_a_model_that_fails_exits_1_with_one_line(run):
     code, _, error = run("new.csv", "--fail-if", "worst<0.60")
     assert code == 1
     assert error.strip().startswith("clamkit: new.csv: worst is 0.4 (95 % interval 0.")
-    assert error.strip().endswith("so the gate worst<0.60 fails.")
+    assert error.strip().endswith(": gate worst<0.60 fails.")
     assert len(error.strip().splitlines()) == 1
     assert run("new.csv", "--fail-if", "worst<0.40", "--fail-if", "std>90%")[0] == 0
 
@@ -47,7 +47,7 @@ def test_a_model_that_fails_exits_1_with_one_line(run):
 def test_the_baseline_is_only_compared_with(run):
     """old.csv has a lowest class of 0.8, new.csv of 0.4 and a class that is hurt."""
     code, _, error = run("new.csv", "--baseline", "old.csv", "--fail-if", "hurt>0", "--json")
-    assert (code, "new.csv: hurt is 1, so the gate hurt>0 fails." in error) == (1, True)
+    assert (code, "new.csv: hurt is 1: gate hurt>0 fails." in error) == (1, True)
     assert run("old.csv", "--baseline", "new.csv", "--fail-if", "hurt>0", "--fail-if", "lowest<0.7", "--json")[0] == 0
     assert run("new.csv", "old.csv", "--fail-if", "lowest<0.7", "--json")[0] == 1, "both are looked at"
 
@@ -99,7 +99,7 @@ def test_conditions():
     assert read_condition("hurt>3")[:3] == ("hurt", False, 3.0)
     result = diagnose(OLD, NEW, titles=["a", "b"])
     assert reasons([read_condition("lowest<0.5")], result) == [
-        "b: lowest is 0.4 (95 % interval 0.261 to 0.557), so the gate lowest<0.5 fails."
+        "b: lowest is 0.4 (95 % interval 0.261 to 0.557): gate lowest<0.5 fails."
     ]
     with pytest.raises(ClamkitError, match="compares two models"):
         reasons([read_condition("helped>0")], diagnose(OLD))
