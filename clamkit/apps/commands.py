@@ -60,6 +60,7 @@ def fix_command(
         float | None, typer.Option(min=0, help="points of average accuracy that may be paid (default: 0.5)")
     ] = None,
     target: Annotated[str | None, typer.Option(help="the cheapest biases that reach this: worst=0.6, std=0.1")] = None,
+    by: Annotated[str, typer.Option(help="what to choose by: average-std, worst-tail or average")] = "average-std",
     biases: Annotated[Path, typer.Option(help="the file to write")] = Path("biases.json"),
     out: Annotated[Path | None, typer.Option(help="folder of the picture (default: build/figures/)")] = None,
 ) -> None:
@@ -74,6 +75,6 @@ def fix_command(
     from clamkit.apps.words import numbered
 
     model = read(logits)
-    found, text = fix.report(model, biases, out, None if max_cost is None else max_cost / 100, target)
+    found, text = fix.report(model, biases, out, target, by=by, max_cost=None if max_cost is None else max_cost / 100)
     lines = advice(diagnose(model), model, found)
     say("\n".join([text, "What next:", *numbered(lines)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,11 +16,11 @@ from clamkit.apps.predictions import Source, read
 from clamkit.apps.words import changes, percent, points, read_limit, some
 from clamkit.errors import ClamkitError
 from clamkit.files import atomic
-from clamkit.methods.posthoc import Biases, fit_biases
+from clamkit.methods.posthoc import OBJECTIVES, Biases, fit_biases
 from clamkit.metrics import HIGHER_IS_BETTER, METRICS, class_accuracy, fairness
 from clamkit.plots import style
 
-MAX_COST = 0.005  # of average accuracy, where neither a cost nor a target is given
+MAX_COST, BY = 0.005, "average-std"  # of average accuracy where neither a cost nor a target is given; objective
 SHOWN = {"average": "average", "worst": "worst 10 %", "std": "std", "range": "range"}
 FEWEST_IMAGES = 4  # of a class: two halves, each of two parts
 COLOUR, CHOSEN = "#0072b2", "#d55e00"
@@ -42,7 +43,7 @@ class Fix:
     def useful(self) -> bool:
         """Whether there are biases, and images they were not fitted on confirm that classes become more even."""
         change = self.metrics["with"] - self.metrics["without"]
-        gain = change["average"] - change["std"]
+        gain = OBJECTIVES[self.biases.objective](change, 1.0)
         if self.target:
             gain = change[self.target[0]] * (1 if self.target[0] in HIGHER_IS_BETTER else -1)
         return bool(self.biases.values.any() and gain > 1e-12)
@@ -56,13 +57,15 @@ def read_target(text: str) -> tuple[str, float]:
     return metric, value
 
 
-def fix(source: Source, *, max_cost: float | None = None, target: tuple[str, float] | None = None) -> Fix:
+def fix(source: Source, *, by: str = BY, max_cost: float | None = None, target: tuple[str, float] | None = None) -> Fix:
     """Class biases for logits in a file or a run; at most MAX_COST of average is paid where nothing else is asked.
 
     A run's biases are fitted on its held-out images and measured on its test images. The images of a file are halved,
     class by class: biases fitted on each half, choice included, are measured on the other; those given are of all.
     """
     data = read(source)
+    if target and by != BY:
+        raise ClamkitError(f"a target says what to choose by: ask for {target[0]}={target[1]:g} or for {by}, not both.")
     if data.scores is not None and len(data.names) < 2:
         raise ClamkitError(f"{data.title} has one class, {data.names[0]!r}: biases need at least two classes.")
     if data.scores is None:
@@ -92,10 +95,10 @@ def fix(source: Source, *, max_cost: float | None = None, target: tuple[str, flo
         sides = [(scores[side], labels[side]) for side in (half, ~half)]
         parts, whole = [(sides[0], sides[1]), (sides[1], sides[0])], (scores, labels)
         measured = "Fitted on one half of the images and measured on the other, both ways."
-    biases = _fit(*whole, names, max_cost, target)
+    biases = _fit(*whole, names, by, max_cost, target)
     told = []
     for (test, test_labels), fitted_on in parts:
-        values = biases if fitted_on is whole else _fit(*fitted_on, names, max_cost, target, given_up=True)
+        values = biases if fitted_on is whole else _fit(*fitted_on, names, by, max_cost, target, given_up=True)
         seen = np.flatnonzero(_sizes(test_labels, names))
         said = (test.argmax(axis=1), values.predict(test))
         told += [class_accuracy(test_labels, prediction, len(names))[seen] for prediction in said]
@@ -113,16 +116,13 @@ def _sizes(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
 def _half(labels: np.ndarray, seed: int = 0) -> np.ndarray:
     """Every other image of each class, in a random order."""
     order = np.random.default_rng(seed).permutation(len(labels))
-    rank = pd.Series(labels[order]).groupby(labels[order]).cumcount().to_numpy()
-    half = np.empty(len(labels), dtype=bool)
-    half[order] = rank % 2 == 0
-    return half
+    return pd.Series(labels[order], order).groupby(labels[order]).cumcount().sort_index().to_numpy() % 2 == 0
 
 
-def _fit(scores, labels, names, max_cost, target, *, given_up: bool = False) -> Biases:
+def _fit(scores, labels, names, by, max_cost, target, *, given_up: bool = False) -> Biases:
     """As asked; given_up: none where the target is out of reach."""
     if target is None:
-        return fit_biases(scores, labels, max_cost=max_cost, class_names=names)
+        return fit_biases(scores, labels, objective=by, max_cost=max_cost, class_names=names)
     biases = fit_biases(scores, labels, class_names=names)
     try:
         biases = biases.reaching(*target)
@@ -212,12 +212,11 @@ def _last_shown(cost: np.ndarray, chosen: int, most: float = 0.05) -> int:
 
 
 def report(
-    source: Source, biases: Path, folder: Path | None = None, max_cost: float | None = None, target: str | None = None
+    source: Source, biases: Path, folder: Path | None = None, target: str | None = None, **asked: Any
 ) -> tuple[Fix, str]:
     """Fit, write the biases and the picture, and say what they do and how to apply them."""
-    found = fix(source, max_cost=max_cost, target=read_target(target) if target else None)
-    lines = sentences(found)
-    figure = figure_front(found)
+    found = fix(source, target=read_target(target) if target else None, **asked)
+    lines, figure = sentences(found), figure_front(found)
     try:
         picture = style.save(figure, "fix_front", folder)
         if found.useful:

@@ -138,6 +138,24 @@ def test_a_run_is_fitted_on_its_held_out_images():
     assert "held-out" in sentences(found)[0]
 
 
+def test_biases_for_the_worst_tenth():
+    """Chosen by the worst tenth within the cost that is allowed; useful if that tenth gains, whatever std does."""
+    test = images(50, [3.0, 2.2, 1.2, 2.6], held_down=[0.0, 0.0, 0.3, 0.5], seed=1)
+    data = read(pd.DataFrame(test[0], columns=[f"logit_{n}" for n in NAMES]).assign(label=np.array(NAMES)[test[1]]))
+    found = fix(replace(data, held_out=UNEVEN), by="worst-tail", max_cost=0.05)
+    expected = fit_biases(*UNEVEN, objective="worst-tail", max_cost=0.05)
+    np.testing.assert_array_equal(found.biases.values, expected.values)
+    assert found.biases.objective == "worst-tail"
+    assert found.useful
+    lost = found.metrics.assign(**{"with": found.metrics["without"]})
+    lost.loc["std", "with"] -= 0.1
+    assert not replace(found, metrics=lost).useful
+    with pytest.raises(ClamkitError, match=r"ask for worst=0\.7 or for worst-tail, not both"):
+        fix(data, by="worst-tail", target=("worst", 0.7))
+    with pytest.raises(ClamkitError, match="unknown objective 'worst-tial'. Did you mean 'worst-tail'"):
+        fix(replace(data, held_out=UNEVEN), by="worst-tial")
+
+
 def test_the_front_shows_cost_and_gain(npz):
     found = fix(npz, target=("worst", 0.7))
     figure = figure_front(found)
