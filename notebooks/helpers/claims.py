@@ -32,6 +32,7 @@ from clamkit.metrics import (
     seed_test,
 )
 from helpers.run_measures import order_agreement
+from helpers.verdicts import number
 
 RELEASED_CLIP = "the released clip"
 NO_RUNS = "no runs yet"
@@ -371,14 +372,18 @@ def regime_summary(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """How many runs each regime has, and where Normal stands in it, in percent, beside the paper's average."""
     rows = {}
     for where, frame in frames.items():
-        normal, printed = frame[frame["method"] == "normal"], paper.results()
-        printed = printed[(printed["table"] == "average_crop") & (printed["method"] == "normal")]
-        known = printed[printed["dataset"] == REGIMES[where][1]]["value"]
+        normal, known = frame[frame["method"] == "normal"], printed_average(where)
         means = 100 * normal[["trained", "average", "std", "worst"]].mean()
         trained = frame["method"] != CONTROL
         rows[where] = {"runs": int(trained.sum()), "seeds": normal["seed"].nunique()} | means.round(1).to_dict()
-        rows[where]["paper"] = f"{known.item():.1f}" if len(known) else "–"
+        rows[where]["paper"] = f"{known:.1f}" if known else "–"
     return pd.DataFrame(rows).T.astype({"runs": int, "seeds": int}) if rows else pd.DataFrame()
+
+
+def printed_average(where: str) -> float | None:
+    """The paper's average accuracy of Normal with crops on the images of a regime, in percent."""
+    known = paper.results().query("table == 'average_crop' and method == 'normal'").set_index("dataset")["value"]
+    return known.get(REGIMES[where][1])
 
 
 def since_first_edition(found: pd.DataFrame) -> pd.DataFrame:
@@ -488,10 +493,12 @@ def _cell(row) -> str:
     verdict = OPEN_WORDS.get(row.verdict, row.verdict) if row.kind == "open" else row.verdict
     if not row.n:
         return verdict
-    interval = f" [{row.low:+z.1f}, {row.high:+z.1f}]" if row.n > 1 else ""
-    paper_says = "" if pd.isna(row.paper) else f", paper {row.paper:+z.1f}"
-    lines = f"**{verdict}** ({row.n})<br>{row.effect:+z.1f}{interval}<br>p {chance(row.p)}{paper_says}"
-    return lines.replace("-", "−").replace(" ", "\N{NO-BREAK SPACE}")
+    signed = partial(number, digits=1, sign=True)
+    interval = f" [{signed(row.low)}, {signed(row.high)}]" if row.n > 1 else ""
+    sure = [f"p {chance(row.p)}"] if row.n >= FEWEST else []  # fewer seeds are not tested
+    paper_says = [] if pd.isna(row.paper) else [f"paper {signed(row.paper)}"]
+    lines = [f"**{verdict}** ({row.n})", f"{signed(row.effect)}{interval}", ", ".join(sure + paper_says)]
+    return "<br>".join(filter(None, lines)).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def chance(p: float) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -20,9 +20,10 @@ from clamkit.apps.words import changes, percent, points
 from clamkit.engine.store import Run
 from clamkit.metrics import fairness
 from clamkit.plots import style
+from helpers import verdicts
 from helpers.class_names import imagenet_names
 
-LINE = 98  # characters that fit beside the files in JupyterLab
+say = partial(verdicts.say, width=98)  # characters that fit beside the files in JupyterLab
 SHOWN = ("average", "worst", "std", "range")
 LOOKS = (("#555555", "s"), ("#0072b2", "o"), ("#e69f00", "D"))  # of the remedies, in their order
 
@@ -48,13 +49,6 @@ def who_pays(classes: pd.DataFrame) -> list[str]:
         gain, pay = change[change > 0][::-1], change[change < 0]
         lines.append(f"{name}: gain {changes(gain.to_dict(), 2)}; pay {changes(pay.to_dict(), 2)}.")
     return lines
-
-
-def say(*sentences: str, bullet: str = "") -> None:
-    """Print each on lines that JupyterLab need not break; all after the first with a bullet, if one is given."""
-    for i, sentence in enumerate(sentences):
-        before = bullet if i else ""
-        print(textwrap.fill(before + sentence, LINE, subsequent_indent=" " * len(before), break_on_hyphens=False))
 
 
 def decision(classes: pd.DataFrame, images: int, max_cost: float) -> str:

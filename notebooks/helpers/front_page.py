@@ -17,10 +17,10 @@ from clamkit.engine.store import Run
 from clamkit.lab.results import load_runs
 from clamkit.lab.selection import select
 from clamkit.methods.specs import METHODS
-from clamkit.metrics import FEWEST, LEVEL
+from clamkit.metrics import FEWEST, LEVEL, holm
 from clamkit.metrics.statistics import NO_DIFFERENCE, NOT_DECIDED, OPPOSITE, SUPPORTED
 from helpers import claims
-from helpers.claims import CIFAR100, CONTROL, FASHION, REGIMES, RIVALS_OF_NORMAL
+from helpers.claims import CONTROL, FASHION, REGIMES, RIVALS_OF_NORMAL, TENTHS
 from helpers.run_measures import by_strength
 from helpers.verdicts import listed, number
 
@@ -31,7 +31,7 @@ MEASURED = {"lifts": "worst tenth", "brings": "std", "costs": "average"}  # by t
 FINDINGS, NOTEBOOKS = "docs/findings.md", "notebooks"
 ANSWERS = {SUPPORTED: "Yes", OPPOSITE: "The opposite", NO_DIFFERENCE: "No difference", NOT_DECIDED: "Not decided"}
 NETWORKS = {  # what a regime's short name stands for, where that is not plain
-    "the paper's accuracy": "networks as accurate as the paper's",
+    "the paper's accuracy": "networks about as accurate as the paper's",
     "100 % training accuracy": "networks with 100 % training accuracy",
 }
 COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -120,7 +120,7 @@ def _change(rows: pd.DataFrame, start: str, against: str, what: str, verdict: bo
     if rows.empty:
         return ""
     (row,) = rows.itertuples()
-    return f"{what} {_effect(row.effect, row.low, row.high, row.n)}" + (f", {row.verdict}" if verdict else "")
+    return f"{what} {_effect(row)}" + (f", {row.verdict}" if verdict else "")
 
 
 def in_short(found: pd.DataFrame) -> str:
@@ -130,10 +130,10 @@ def in_short(found: pd.DataFrame) -> str:
     rows, prices = _asked(found, "CLAM brings", "than Normal"), _prices(found)
     said = []
     for row in rows[rows["verdict"] != NOT_DECIDED].itertuples():
-        price = f", and their average {_moves(prices[row.where])}" if row.where in prices else ""
+        price = f" and their average by {prices[row.where]}" if row.where in prices else ""
         said.append(
-            f"{ANSWERS[row.verdict]} for {_place(row.where)}: under CLAM the spread of the class accuracies (std) "
-            f"{_moves(row.effect)} points{price} ({_counted(row.n, 'seed')})."
+            f"{ANSWERS[row.verdict]} for {_place(row.where)}: CLAM changes the spread of the class accuracies (std) by "
+            f"{_span(row)} points{price} (95 % intervals over {_counted(row.n, 'seed')})."
         )
     open_ones = [f"{_place(row.where)} ({_counted(row.n, 'seed')})" for row in rows.itertuples()]
     open_ones = [one for one, word in zip(open_ones, rows["verdict"], strict=True) if word == NOT_DECIDED]
@@ -154,15 +154,18 @@ def how_far(frames: dict[str, pd.DataFrame], found: pd.DataFrame) -> str:
         seeds = _seeds(found, where)
         most = max(most, seeds)
         has = f"{_place(where)} ({_counted(int((frames[where]['method'] != CONTROL).sum()), 'run')}, "
-        has += f"{_counted(seeds, 'seed')} of CLAM beside Normal)"
+        has += f"{_counted(seeds, 'seed')} of CLAM beside Normal"
+        if printed := claims.printed_average(where):
+            normal = frames[where][frames[where]["method"] == "normal"]["average"].mean()
+            has += f"; Normal averages {number(100 * normal, 1)} %, the paper's {number(printed, 1)} %"
+        has += ")"
         (few if seeds < FEWEST else enough).append(has)
-    pairs = f"{COUNTS[len(REGIMES)]} pairs of network and images"
-    takes = f"a verdict takes {COUNTS[FEWEST]} seeds"
-    have = f"{COUNTS[len(enough)].capitalize()} of them {'have' if len(enough) > 1 else 'has'} that many"
+    pairs, takes = COUNTS[len(REGIMES)], f"a verdict takes {COUNTS[FEWEST]} seeds"
+    have = f"{COUNTS[len(enough)].capitalize()} of the {pairs} {'have' if len(enough) > 1 else 'has'} that many"
     parts = {"No runs yet": none, "Too few seeds for any verdict": few, "Enough seeds to decide something": enough}
     return "\n".join(
         [
-            f"We ask about {pairs}, and {takes}. {have}; the most that any has is {most}.",
+            f"We ask about {pairs} pairs of network and images, and {takes}. {have}; the most that any has is {most}.",
             *(f"- *{name}*: {'; '.join(rows)}." for name, rows in parts.items() if rows),
         ]
     )
@@ -198,7 +201,7 @@ def five_rows(found: pd.DataFrame, images: dict[str, pd.DataFrame]) -> str:
         ),
         (
             "Who pays?",
-            *_payers_line(images[CIFAR100]),
+            *_payers_line(images),
             f"[findings]({FINDINGS}#who-gains-and-who-pays)",
         ),
     ]
@@ -215,8 +218,8 @@ def _answers(found: pd.DataFrame, start: str, end: str, what: str, priced: bool 
     lines = []
     for row in rows.itertuples():
         sure = f", p {claims.chance(row.p)}" if row.n >= FEWEST else ""
-        price = f"; average {_signed(prices[row.where])}" if row.where in prices else ""
-        lines.append(f"{_short(row.where)}: {what} {_effect(row.effect, row.low, row.high, row.n)}{sure}{price}")
+        price = f"; average {prices[row.where]}" if row.where in prices else ""
+        lines.append(f"{_short(row.where)}: {what} {_effect(row)}{sure}{price}")
     return _verdicts(rows, "**"), "<br>".join(lines)
 
 
@@ -230,10 +233,9 @@ def _verdicts(rows: pd.DataFrame, mark: str = "") -> str:
     return said.replace(said.strip("*")[0], said.strip("*")[0].upper(), 1)
 
 
-def _prices(found: pd.DataFrame) -> dict[str, float]:
-    """What CLAM costs in average accuracy against Normal, by regime."""
-    rows = _asked(found, "CLAM costs", "against Normal")
-    return dict(zip(rows["where"], rows["effect"], strict=True))
+def _prices(found: pd.DataFrame) -> dict[str, str]:
+    """What CLAM changes in average accuracy against Normal, by regime."""
+    return {row.where: _span(row) for row in _asked(found, "CLAM costs", "against Normal").itertuples()}
 
 
 def _asked(found: pd.DataFrame, start: str, end: str) -> pd.DataFrame:
@@ -261,19 +263,29 @@ def _crops_line(frame: pd.DataFrame) -> tuple[str, str]:
     sure = found[found["p_holm"] <= LEVEL]["mean"]
     bounds = listed([f"{bound:g}" for bound in sure.index]) if len(sure) else "none for certain"
     others = f"; not decided at the other {len(found) - len(sure)}" if 0 < len(sure) < len(found) else ""
-    ends = [f"{_signed(found['mean'][bound])} at {bound:g}" for bound in (found.index[0], found.index[-1])]
+    ends = [f"{_span(row)} at {row.Index:g}" for row in _named(found.iloc[[0, -1]]).itertuples()]
     numbers = f"small networks: std {' to '.join(ends)} ({_counted(int(found['n'].max()), 'seed')})"
     return f"**At {'crop bound ' * (len(sure) > 0)}{bounds}**{others}", numbers
 
 
-def _payers_line(frame: pd.DataFrame) -> tuple[str, str]:
-    table = _tenths(frame)
-    if table is None:
+def _payers_line(images: dict[str, pd.DataFrame]) -> tuple[str, str]:
+    tables = _ends(images)
+    if not tables:
         return claims.NO_RUNS, ""
-    worst, best = (table.loc[tenth] for tenth in (claims.TENTHS[0], claims.TENTHS[-1]))
-    word = "The good classes" if worst["ci_low"] > 0 and best["ci_high"] < 0 else ANSWERS[NOT_DECIDED]
-    said = f"worst tenth {_points(worst)}, best tenth {_points(best)}"
-    return f"**{word}**", f"small networks on a part of CIFAR-100: {said}"
+    paid = [
+        where
+        for where, (worst, best) in tables.items()
+        if worst.effect > 0 > best.effect and max(worst.p_holm, best.p_holm) <= LEVEL
+    ]
+    rest = [where for where in tables if where not in paid]
+    word = f"**The good classes** on {listed(paid)}" if paid else f"**{ANSWERS[NOT_DECIDED]}**"
+    word += f"; not decided on {listed(rest)}" if paid and rest else ""
+    ends = {
+        where: ", ".join(f"{end} tenth {_effect(row)}" for end, row in zip(("worst", "best"), rows, strict=True))
+        for where, rows in tables.items()
+    }
+    lines = [f"{where}: {said}" for where, said in ends.items()]
+    return word, "<br>".join(["small networks on a part of the images:", *lines])
 
 
 def effort(frame: pd.DataFrame, tried: Sequence[Run]) -> str:
@@ -281,12 +293,12 @@ def effort(frame: pd.DataFrame, tried: Sequence[Run]) -> str:
     if frame.empty:
         return claims.NO_RUNS
     chosen = select(tried).table.query("chosen").set_index("method")["setting"]
-    against = claims.against_normal({"": frame}, ["average", "std", "worst"])[""]
+    against = {method: _named(own) for method, own in _against_normal(frame, ["average", "std", "worst"]).items()}
     asked = claims.table(list(claims.of_effort(frame)))
     verdicts = {row.claim.partition(" brings ")[0]: row for row in asked[asked["what"] == "std"].itertuples()}
     lines = [["method", "chosen of four", "average", "std", "worst tenth", "closer than class biases?"], ["---"] * 6]
     for method, table in against.items():
-        name, points = METHODS[method].label, [_points(table.loc[metric]) for metric in table.index]
+        name, points = METHODS[method].label, [_effect(row) for row in table.itertuples()]
         row = verdicts.get(name)
         said = f"{row.verdict}, p {claims.chance(row.p)}" if row else ""
         lines.append([name, chosen.get(method, ""), *points, said])
@@ -301,7 +313,7 @@ def crops_table(frame: pd.DataFrame) -> str:
     if std.empty:
         return claims.NO_RUNS
     growth = claims.growth(frame, "clam") - claims.growth(frame, "normal")
-    columns = {"std": by_strength(std), "growth of the range": by_strength(growth)}
+    columns = {"std": _named(by_strength(std)), "growth of the range": _named(by_strength(growth))}
     lines = [["crop bound", *(f"{name}, points" for name in columns)], ["---"] * 3]
     for bound in columns["std"].index:
         cells = [_cell_at(table, bound) for table in columns.values()]
@@ -310,19 +322,17 @@ def crops_table(frame: pd.DataFrame) -> str:
 
 
 def _cell_at(table: pd.DataFrame, bound: float) -> str:
-    if bound not in table.index:
-        return ""
-    row = table.loc[bound]
-    return f"{_effect(row['mean'], row['ci_low'], row['ci_high'], int(row['n']))}, p {claims.chance(row['p_holm'])}"
+    return _with_p(table.loc[bound]) if bound in table.index else ""
+
+
+def _with_p(row) -> str:
+    return f"{_effect(row)}" + (f", p {claims.chance(row.p_holm)}" if row.n >= FEWEST else "")
 
 
 def tenths_table(images: dict[str, pd.DataFrame]) -> str:
     """CLAM minus Normal for the worst and the best tenth of the classes, on each kind of images."""
     lines = [["images", "worst tenth, points", "best tenth, points"], ["---"] * 3]
-    for where, frame in images.items():
-        table = _tenths(frame)
-        if table is not None:
-            lines.append([where, *(_points(table.loc[tenth]) for tenth in (claims.TENTHS[0], claims.TENTHS[-1]))])
+    lines += [[where, *(_with_p(row) for row in rows)] for where, rows in _ends(images).items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -342,14 +352,14 @@ def settings(asked: pd.DataFrame, fashion: pd.DataFrame) -> str:
     rows = asked[asked["where"] == FASHION].set_index(["claim", "what"])
     most = rows[rows.index.get_level_values(0).str.startswith("every τ from 0.1 to 10")]
     step = re.search(r"least sure here: ([\d.]+)", most.index[0][0])[1]
-    no_floor = by_strength(claims.paired(fashion, "maxmin", "normal", "average"))["mean"].mean()
+    no_floor = _named(_against_normal(fashion, ["std", "average"], ["maxmin"])["maxmin"])
     second = "accuracies from a second augmented pass against those counted while training (both projections)"
     lines = {
         f"τ = {step} against τ = 0": f"std {_said(most)}",
         "τ = 0.1 against τ = 1": _both(rows, "τ = 0.1 against τ = 1 (Euclidean projection)"),
         "KL against the Euclidean projection": _both(rows, "KL projection against the Euclidean projection"),
         "the released clip against KL": _both(rows, "the released clip against the KL projection"),
-        "no floor (`maxmin`) against Normal": f"average {_signed(no_floor)}",
+        "no floor (`maxmin`) against Normal": "; ".join(f"{row.Index} {_effect(row)}" for row in no_floor.itertuples()),
         'a second pass (`accuracy_from="pass"`) against counting while training': _both(rows, second),
     }
     return "\n".join(f"- {name}: {said}." for name, said in lines.items())
@@ -362,27 +372,41 @@ def _both(rows: pd.DataFrame, claim: str) -> str:
 def _said(rows: pd.DataFrame) -> str:
     (row,) = rows.itertuples()
     verdict = claims.OPEN_WORDS.get(row.verdict, row.verdict)
-    return f"{_effect(row.effect, row.low, row.high, row.n)}, {verdict}" if row.n else row.verdict
+    return f"{_effect(row)}, {verdict}" if row.n else row.verdict
 
 
-def _tenths(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """CLAM against Normal, a row for each tenth of the classes."""
-    if not {"clam", "normal"} <= set(frame["method"]):
-        return None
-    return claims.against_normal({"": frame}, list(claims.TENTHS), ["clam"])[""]["clam"]
+def _against_normal(frame: pd.DataFrame, metrics: Sequence, methods: Sequence[str] | None = None) -> dict:
+    return claims.against_normal({"": frame}, metrics, methods)[""]
 
 
-def _points(row: pd.Series) -> str:
-    return _effect(100 * row["mean_difference"], 100 * row["ci_low"], 100 * row["ci_high"], int(row["n"]))
+def _ends(images: dict[str, pd.DataFrame]) -> dict[str, list]:
+    """CLAM against Normal for the worst and the best tenth of the classes; p is corrected for all numbers here."""
+    known = {where: frame for where, frame in images.items() if {"clam", "normal"} <= set(frame["method"])}
+    ends = [TENTHS[0], TENTHS[-1]]
+    tables = {where: _named(_against_normal(frame, ends, ["clam"])["clam"]) for where, frame in known.items()}
+    if not tables:
+        return {}
+    found = pd.concat(tables)
+    found["p_holm"] = holm(found["p"].to_numpy())
+    return {where: [found.loc[(where, tenth)] for tenth in ends] for where in tables}
 
 
-def _effect(effect: float, low: float, high: float, seeds: int) -> str:
-    interval = f" [{_signed(low)}, {_signed(high)}]" if seeds > 1 else ""
-    return f"{_signed(effect)}{interval} ({_counted(seeds, 'seed')})"
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of `compare_groups` or `by_strength`, its effects called as those of `claims.table`, in points."""
+    names = {"ci_low": "low", "ci_high": "high"}
+    if "mean" in table:
+        return table.rename(columns=names | {"mean": "effect"})
+    points = 100 * table[["mean_difference", "ci_low", "ci_high"]]
+    return table.assign(**points).rename(columns=names | {"mean_difference": "effect"})
 
 
-def _moves(value: float) -> str:
-    return f"{'falls' if value < 0 else 'rises'} by {number(abs(value), 1)}"
+def _effect(row) -> str:
+    return f"{_span(row)} ({_counted(int(row.n), 'seed')})"
+
+
+def _span(row) -> str:
+    interval = f" [{_signed(row.low)}, {_signed(row.high)}]" if row.n > 1 else ""
+    return f"{_signed(row.effect)}{interval}"
 
 
 def _signed(value: float) -> str:

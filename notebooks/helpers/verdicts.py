@@ -24,11 +24,16 @@ NAMES = {metric: metric for metric in METRICS} | {  # as they are called in a se
 }
 
 
-def say(*sentences: str) -> None:
-    """Print each sentence as a paragraph of its own, no wider than a page; a number keeps its percent sign."""
-    for sentence in sentences:
-        kept = sentence.replace(" %", "\N{NO-BREAK SPACE}%")
-        print(textwrap.fill(kept, 110, break_on_hyphens=False).replace("\N{NO-BREAK SPACE}%", " %"))
+def say(*sentences: str, width: int = 110, bullet: str = "") -> None:
+    """Print each sentence as a paragraph, no wider than a page; a number keeps its percent sign.
+
+    bullet: what all after the first begin with
+    """
+    for i, sentence in enumerate(sentences):
+        before = bullet * (i > 0)
+        kept = (before + sentence).replace(" %", "\N{NO-BREAK SPACE}%")
+        lines = textwrap.fill(kept, width, subsequent_indent=" " * len(before), break_on_hyphens=False)
+        print(lines.replace("\N{NO-BREAK SPACE}%", " %"))
 
 
 def overall_verdict(table: pd.DataFrame, level: float = LEVEL) -> str:
@@ -125,8 +130,8 @@ def effects(table: pd.DataFrame, names: Mapping[str, str] = NAMES, digits: int =
 def cost(table: pd.DataFrame) -> str:
     """What the row `average` of a `metrics.compare` table says of the price, against one point."""
     row = table.loc["average"]
-    if row["n"] < 2:
-        return "What it costs in average accuracy is not decided: fewer than two seeds have run."
+    if row["n"] < FEWEST:
+        return f"What it costs in average accuracy is not decided: fewer than {FEWEST} seeds have run."
     middle, low, high = (-100 * row[column] for column in ("mean_difference", "ci_high", "ci_low"))
     which = "surely more than" if low > 1 else "surely less than" if high < 1 else "which may be more or less than"
     interval = f"95 % interval {number(low, 1)} to {number(high, 1)} over {int(row['n'])} seeds"
@@ -144,8 +149,8 @@ def estimate(values: pd.Series, digits: int = 2, unit: str = "") -> str:
 
 
 def number(value: float, digits: int, sign: bool = False) -> str:
-    """With a true minus sign; no zero has one."""
-    value = round(float(value), digits) + 0.0 if np.isfinite(value) else value
+    """With a true minus sign; no zero has one. A half goes away from zero, also where a sum's last bits are off."""
+    value = round(float(value) + np.copysign(1e-5, value), digits) + 0.0 if np.isfinite(value) else value
     return f"{value:{'+' * sign}.{digits}f}".replace("-", "−")
 
 

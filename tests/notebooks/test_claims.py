@@ -111,8 +111,8 @@ def test_as_text():
     assert first[1].startswith("**supported** (12)<br>−1.5 [−1.")
     assert first[1].endswith("<br>p < 0.001, paper −0.5")
     assert first[2].startswith("**the opposite** (12)<br>+1.5 [+1.")
-    assert second[1:] == ["**not decided** (1)<br>+3.0<br>p 1.000", "no runs yet"], "one value has no interval"
-    edge = table([finding([-1.0])]).assign(p=0.0503)
+    assert second[1:] == ["**not decided** (1)<br>+3.0", "no runs yet"], "one value has no interval and no test"
+    edge = table([finding([-1.0, -1.1, -0.9])]).assign(p=0.0503)
     assert "p 0.0503" in cells(edge)[-1][1], "more digits where three would not tell"
 
 

@@ -79,4 +79,6 @@ def test_long_sentences_break_between_words(capsys):
     assert first == "What next:"
     assert max(map(len, rest)) <= 98
     assert [line[:2] for line in rest] == ["- ", "  ", "  ", "- "]
+    fix_story.say("x" * 95 + " 5 % of it")
+    assert capsys.readouterr().out.splitlines() == ["x" * 95, "5 % of it"], "a number keeps its percent sign"
     assert " ".join(" ".join(rest[:3]).split()) == "- " + " ".join(["one word after another"] * 9)

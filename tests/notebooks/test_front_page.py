@@ -8,6 +8,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_1samp
 
 from clamkit import RunStore
 from clamkit.lab import results
@@ -34,19 +35,30 @@ def test_the_pages_say_what_the_committed_results_say(root, blocks):
 
 @pytest.mark.slow
 def test_numbers_of_the_five_rows_from_the_files_alone(root, blocks):
-    """The first effect of the first row, and what the best tenth of CIFAR-100 pays, by other code."""
+    """The first effect of the first row, and what the best tenth of CIFAR-100 pays and how sure, by other code."""
     rows = pd.read_csv(root / "data" / "results" / "small_embedded.csv")
     rows = rows[(rows["tau"] == 1) & rows["accuracy_from"].isna() & (rows["acts_on"] == "loss")]
     std = rows.pivot_table("std", ["seed", "crop_lower_bound"], "method")
     effect = 100 * fmean((std["clam"] - std["normal"]).groupby("seed").mean())
     said = blocks["five"].replace("−", "-").splitlines()
     assert float(re.search(r"std ([+-][\d.]+)", said[2])[1]) == pytest.approx(effect, abs=0.051)
-    falls = re.search(r"small networks on a part of Fashion-MNIST: .* \(std\) falls by ([\d.]+)", blocks["in_short"])
-    assert float(falls[1]) == pytest.approx(-effect, abs=0.051)
+    short = blocks["in_short"].replace("−", "-")
+    change = re.search(r"small networks on a part of Fashion-MNIST: .* \(std\) by ([+-][\d.]+)", short)
+    assert float(change[1]) == pytest.approx(effect, abs=0.051)
     rows = pd.read_csv(root / "data" / "results" / "mini_cifar100.csv")
     best = rows.pivot_table("best", ["seed", "crop_lower_bound"], "method")  # the mean of the best tenth
     effect = 100 * fmean((best["clam"] - best["normal"]).groupby("seed").mean())
-    assert float(re.search(r"best tenth ([+-][\d.]+)", said[-1])[1]) == pytest.approx(effect, abs=0.051)
+    assert float(re.search(r"CIFAR-100: .*?best tenth ([+-][\d.]+)", said[-1])[1]) == pytest.approx(effect, abs=0.051)
+    raw = []
+    for name in ("crop", "cifar10", "cifar100", "mini_imagenet"):
+        rows = pd.read_csv(root / "data" / "results" / f"mini_{name}.csv", low_memory=False)
+        for metric in ("worst", "best"):
+            wide = rows.pivot_table(metric, ["seed", "crop_lower_bound"], "method").dropna(subset=["clam", "normal"])
+            raw.append(ttest_1samp((wide["clam"] - wide["normal"]).groupby("seed").mean(), 0).pvalue)
+    holm = np.minimum(1, np.maximum.accumulate(np.sort(raw) * np.arange(len(raw), 0, -1)))
+    corrected = holm[np.argsort(np.argsort(raw))]
+    told = re.findall(r", p (< 0.001|[\d.]+)", blocks["tenths"])
+    assert [0.0009 if one.startswith("<") else float(one) for one in told] == pytest.approx(corrected, abs=0.001)
 
 
 def test_writing_blocks():
@@ -67,19 +79,28 @@ def found(n: int, effect: float = -2.0) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("seeds", "said", "counted"),
     [
-        (1, "Too few seeds", "None of them has that many; the most that any has is 1."),
-        (2, "Too few seeds", "None of them has that many; the most that any has is 2."),
-        (5, "Enough seeds", "One of them has that many; the most that any has is 5."),
+        (1, "Too few seeds", "None of the five has that many; the most that any has is 1."),
+        (2, "Too few seeds", "None of the five has that many; the most that any has is 2."),
+        (5, "Enough seeds", "One of the five has that many; the most that any has is 5."),
     ],
 )
 def test_how_far_the_evidence_goes(seeds, said, counted):
     frames = {"small networks: Fashion-MNIST (part)": pd.DataFrame({"method": ["normal", "clam", claims.CONTROL]})}
+    assert "averages" not in front_page.how_far(frames, found(seeds)), "the paper has no such network"
     first, nothing, some = front_page.how_far(frames, found(seeds)).splitlines()
     assert first.endswith(counted)
     assert nothing.startswith("- *No runs yet*: "), "the weak points come first"
     assert "networks with 100 % training accuracy on a part of Fashion-MNIST (grid `long_embedded`)" in nothing
     assert some.startswith(f"- *{said}")
     assert f"(2 runs, {seeds} seed{'s' * (seeds > 1)} of CLAM beside Normal)" in some
+
+
+def test_networks_that_stand_for_the_papers_are_shown_beside_them():
+    where = "the paper's accuracy: CIFAR-10"
+    frames, rows = regime(where, 5.0)
+    said = front_page.how_far(frames, claims.table(rows))
+    assert "networks about as accurate as the paper's on CIFAR-10 (10 runs, 5 seeds of CLAM beside Normal" in said
+    assert "; Normal averages 90.0 %, the paper's 92.8 %)" in said, "the number printed in its table 4"
 
 
 def regime(where: str, gain: float) -> tuple[dict[str, pd.DataFrame], list[claims.Finding]]:
@@ -118,8 +139,8 @@ def test_in_short_says_what_helps_where_and_what_it_costs():
     small, heart = "small networks: Fashion-MNIST (part)", "100 % training accuracy: Fashion-MNIST (part)"
     decided = claims.table([one for where, gain in ((small, 5.0), (heart, 0.0)) for one in regime(where, gain)[1]])
     said = front_page.in_short(decided)
-    assert "Yes for small networks on a part of Fashion-MNIST: under CLAM the spread" in said
-    assert "(std) falls by 2.5 points, and their average rises by 0.0 (5 seeds)." in said
+    assert "Yes for small networks on a part of Fashion-MNIST: CLAM changes the spread" in said
+    assert "(std) by −2.5 [−2.5, −2.5] points and their average by +0.0 [+0.0, +0.0] (95 % intervals over" in said
     assert said.endswith("Yes for small networks; the opposite for 100 % training accuracy.")
     said = front_page.in_short(found(1))
     assert said.startswith("**Does it help?** Not decided for small networks on a part of Fashion-MNIST (1 seed).")
@@ -141,9 +162,13 @@ def test_an_answer_has_verdict_effect_interval_p_and_seeds():
 
 @pytest.mark.parametrize(
     ("gain", "price", "said"),
-    [(0.06, 0.1, "| **The good classes** |"), (0.06, 0.0, "| **Not decided** |"), (-0.06, 0.1, "| **Not decided** |")],
+    [
+        (0.06, 0.1, "| **The good classes** on CIFAR-100 |"),
+        (0.06, 0.0, "| **Not decided** |"),
+        (-0.06, 0.1, "| **Not decided** |"),
+    ],
 )
-def test_who_pays_is_decided_by_the_intervals(gain, price, said):
+def test_who_pays_is_decided_over_the_seeds(gain, price, said):
     rows = []
     for seed in range(5):
         tenths = dict.fromkeys(claims.TENTHS, 0.5)
@@ -151,8 +176,13 @@ def test_who_pays_is_decided_by_the_intervals(gain, price, said):
         tenths |= {1: 0.5 + gain + 0.001 * seed, 10: 0.5 - price + 0.001 * (seed - 2)}
         rows.append({"method": "clam", "strength": 0.3, "seed": seed, **tenths})
     nothing = pd.DataFrame(columns=["method", "strength", "seed", "std"])
-    table = front_page.five_rows(found(1), {claims.FASHION: nothing, claims.CIFAR100: pd.DataFrame(rows)})
-    assert said in table.splitlines()[-1]
+    images = {claims.FASHION: nothing, claims.CIFAR100: pd.DataFrame(rows)}
+    assert said in front_page.five_rows(found(1), images).splitlines()[-1]
+    assert ", p " in front_page.tenths_table(images)
+    two = pd.DataFrame(rows)[lambda frame: frame["seed"] < 2]
+    images = {claims.FASHION: nothing, claims.CIFAR100: two}
+    assert "| **Not decided** |" in front_page.five_rows(found(1), images), "two seeds decide nothing"
+    assert ", p " not in front_page.tenths_table(images), "and are not tested"
 
 
 def test_the_figures_are_those_of_the_notebook(root):

@@ -52,6 +52,11 @@ def test_one_seed_has_no_interval():
     assert "not decided" in cost(one.rename(index={"std": "average"}))
 
 
+def test_two_seeds_tell_no_price_for_sure():
+    two = pd.Series([-0.0301, -0.0302], pd.Index([0, 1], name="seed"), name="average")
+    assert cost(compare(two, 0 * two)).endswith("is not decided: fewer than 3 seeds have run.")
+
+
 @pytest.mark.parametrize(
     ("loss", "which"), [(0.02, "surely more than"), (0.002, "surely less than"), (0.0101, "may be more or less than")]
 )
@@ -99,6 +104,8 @@ def test_several_settings_in_one_claim():
 
 def test_words_and_numbers(capsys):
     assert [number(value, 1, True) for value in (-0.04, -0.06, 2)] == ["+0.0", "−0.1", "+2.0"]
+    halves = (0.25, 0.2499999, 11.35, -11.350002, 0.35 - 0.1)  # 11.35 is a little less as a float
+    assert [number(value, 1) for value in halves] == ["0.3", "0.3", "11.4", "−11.4", "0.3"], "the same on every page"
     assert [listed(parts) for parts in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
     say("word " * 50, "two")
     lines = capsys.readouterr().out.splitlines()
