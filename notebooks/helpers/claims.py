@@ -493,12 +493,16 @@ def _cell(row) -> str:
     verdict = OPEN_WORDS.get(row.verdict, row.verdict) if row.kind == "open" else row.verdict
     if not row.n:
         return verdict
-    signed = partial(number, digits=1, sign=True)
     interval = f" [{signed(row.low)}, {signed(row.high)}]" if row.n > 1 else ""
     sure = [f"p {chance(row.p)}"] if row.n >= FEWEST else []  # fewer seeds are not tested
     paper_says = [] if pd.isna(row.paper) else [f"paper {signed(row.paper)}"]
     lines = [f"**{verdict}** ({row.n})", f"{signed(row.effect)}{interval}", ", ".join(sure + paper_says)]
     return "<br>".join(filter(None, lines)).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def signed(points: float) -> str:
+    """An effect for people: the same on every page, so the last bits of sums and of float32 are left aside."""
+    return number(round(points, 5), 1, sign=True)
 
 
 def chance(p: float) -> str:

@@ -405,12 +405,8 @@ def _effect(row) -> str:
 
 
 def _span(row) -> str:
-    interval = f" [{_signed(row.low)}, {_signed(row.high)}]" if row.n > 1 else ""
-    return f"{_signed(row.effect)}{interval}"
-
-
-def _signed(value: float) -> str:
-    return number(value, 1, sign=True)
+    interval = f" [{claims.signed(row.low)}, {claims.signed(row.high)}]" if row.n > 1 else ""
+    return f"{claims.signed(row.effect)}{interval}"
 
 
 def _counted(count: int, name: str) -> str:

@@ -149,8 +149,8 @@ def estimate(values: pd.Series, digits: int = 2, unit: str = "") -> str:
 
 
 def number(value: float, digits: int, sign: bool = False) -> str:
-    """With a true minus sign; no zero has one. A half goes away from zero, also where a sum's last bits are off."""
-    value = round(float(value) + np.copysign(1e-5, value), digits) + 0.0 if np.isfinite(value) else value
+    """With a true minus sign; no zero has one."""
+    value = round(float(value), digits) + 0.0 if np.isfinite(value) else value
     return f"{value:{'+' * sign}.{digits}f}".replace("-", "−")
 
 

@@ -116,6 +116,12 @@ def test_as_text():
     assert "p 0.0503" in cells(edge)[-1][1], "more digits where three would not tell"
 
 
+def test_an_effect_reads_the_same_from_sums_and_from_float32():
+    assert {claims.signed(value) for value in (0.25, 0.2500004, 0.2499996)} == {"+0.2"}
+    assert {claims.signed(value) for value in (-11.35, -11.350002)} == {"−11.3"}
+    assert claims.signed(-0.00000001) == "+0.0"
+
+
 def test_open_questions_as_text():
     clear = -np.linspace(1, 2, 12)
     asked = table([finding(values, kind="open") for values in (clear, -clear)]).assign(where=["here", "there"])
