@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 import pandas as pd
@@ -106,10 +107,7 @@ def quote(found: pd.DataFrame) -> str:
     sentences = []
     for claim, (start, end) in asked.items():
         rows = _asked(found, start, end).sort_values("verdict", key=lambda word: word == NOT_DECIDED, kind="stable")
-        said = [
-            f"{word} for {listed([_place(where) for where in group['where']])}"
-            for word, group in rows.groupby("verdict", sort=False)
-        ]
+        said = [f"{word} for {_places(group['where'])}" for word, group in rows.groupby("verdict", sort=False)]
         sentences.append(f"{claim}: {'; '.join(said)}.")
     return " ".join(sentences)
 
@@ -135,12 +133,12 @@ def in_short(found: pd.DataFrame) -> str:
             f"{ANSWERS[row.verdict]} for {_place(row.where)}: CLAM changes the spread of the class accuracies (std) by "
             f"{_span(row)} points{price} (95 % intervals over {_counted(row.n, 'seed')})."
         )
-    open_ones = [f"{_place(row.where)} ({_counted(row.n, 'seed')})" for row in rows.itertuples()]
-    open_ones = [one for one, word in zip(open_ones, rows["verdict"], strict=True) if word == NOT_DECIDED]
-    said += [f"Not decided for {listed(open_ones)}."] if open_ones else []
+    left = rows[rows["verdict"] == NOT_DECIDED]
+    notes = [f" ({_counted(count, 'seed')})" for count in left["n"]]
+    said += [f"Not decided for {_places(left['where'], notes)}."] if len(left) else []
     if len(rivals := _asked(found, "CLAM lifts", "that of Normal with biases")):
         biases = "class biases, which correct a finished model without training"
-        said.append(f"Does it help the worst classes more than {biases}? {_verdicts(rivals)}.")
+        said.append(f"Does it help the worst classes more than {biases}? {_verdicts(rivals, named=_places)}.")
     return f"**Does it help?** {' '.join(said)}"
 
 
@@ -223,13 +221,14 @@ def _answers(found: pd.DataFrame, start: str, end: str, what: str, priced: bool 
     return _verdicts(rows, "**"), "<br>".join(lines)
 
 
-def _verdicts(rows: pd.DataFrame, mark: str = "") -> str:
-    """Rows of one claim: what is decided for which regimes, the undecided ones last."""
+def _verdicts(rows: pd.DataFrame, mark: str = "", named: Callable[[Sequence[str]], str] | None = None) -> str:
+    """Rows of one claim: what is decided for which regimes (by their short names), the undecided ones last."""
+    named = named or (lambda places: listed([_short(where) for where in places]))
     ordered = rows.sort_values("verdict", key=lambda word: word == NOT_DECIDED, kind="stable")
     groups = [(ANSWERS[word], list(group["where"])) for word, group in ordered.groupby("verdict", sort=False)]
     if len(rows) > 1 and len(groups) == 1:
         return f"{mark}{groups[0][0]}{mark} {'anywhere' if ordered['verdict'].iloc[0] == NOT_DECIDED else 'everywhere'}"
-    said = "; ".join(f"{mark}{word.lower()}{mark} for {listed([_short(one) for one in at])}" for word, at in groups)
+    said = "; ".join(f"{mark}{word.lower()}{mark} for {named(at)}" for word, at in groups)
     return said.replace(said.strip("*")[0], said.strip("*")[0].upper(), 1)
 
 
@@ -247,6 +246,16 @@ def _place(where: str) -> str:
     kind, images = where.split(": ")
     part = images.removesuffix(" (part)")
     return f"{NETWORKS.get(kind, kind)} on {'a part of ' * (part != images)}{part}"
+
+
+def _places(regimes: Sequence[str], notes: Sequence[str] = ()) -> str:
+    """Several of them, those of one kind of network together, each with its note."""
+    kinds: dict[str, list[str]] = {}
+    for where, note in zip_longest(regimes, notes, fillvalue=""):
+        kind, _, images = _place(where).partition(" on ")
+        kinds.setdefault(kind, []).append(f"{images}{note}")
+    *first, last = [f"{kind} on {listed(images)}" for kind, images in kinds.items()]
+    return f"{', '.join(first)}, and {last}" if first else last
 
 
 def _short(where: str) -> str:

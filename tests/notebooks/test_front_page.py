@@ -141,7 +141,14 @@ def test_in_short_says_what_helps_where_and_what_it_costs():
     said = front_page.in_short(decided)
     assert "Yes for small networks on a part of Fashion-MNIST: CLAM changes the spread" in said
     assert "(std) by −2.5 [−2.5, −2.5] points and their average by +0.0 [+0.0, +0.0] (95 % intervals over" in said
-    assert said.endswith("Yes for small networks; the opposite for 100 % training accuracy.")
+    of_biases = (
+        "Yes for small networks on a part of Fashion-MNIST; the opposite for networks with 100 % training accuracy"
+    )
+    assert said.endswith(f"{of_biases} on a part of Fashion-MNIST.")
+    two = pd.concat([found(1).assign(where=f"the paper's accuracy: {images}") for images in ("CIFAR-10", "CIFAR-100")])
+    assert "Not decided for networks about as accurate as the paper's on CIFAR-10 (1 seed) and CIFAR-100 (1 seed)." in (
+        front_page.in_short(two)
+    ), "the kind of network is said once"
     said = front_page.in_short(found(1))
     assert said.startswith("**Does it help?** Not decided for small networks on a part of Fashion-MNIST (1 seed).")
     assert "class biases" not in said, "no run has them"
