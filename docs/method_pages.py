@@ -18,6 +18,8 @@ from clamkit.metrics import by_seed, seed_interval
 REGIMES = {  # the three in which we ask, and the grids that tell: (images, grid)
     "Small networks": (
         ("Fashion-MNIST (part), 50 of a class held out", "small_embedded"),
+        ("Fashion-MNIST (part), 50 of a class held out, equal effort", "small_chosen"),
+        ("Fashion-MNIST (part), 50 of a class held out", "small_average"),
         ("Fashion-MNIST (part)", "mini_crop"),
         ("Fashion-MNIST (part)", "mini_projection"),
         ("CIFAR-10 (part)", "mini_cifar10"),
@@ -35,7 +37,10 @@ REGIMES = {  # the three in which we ask, and the grids that tell: (images, grid
         ("Fashion-MNIST (part), 60 epochs of a small network", "mini_long"),
     ),
 }
-NORMAL_OF = {"mini_projection": "mini_crop"}  # a grid without Normal is compared with that of another
+NORMAL_OF = {
+    "mini_projection": "mini_crop",
+    "small_average": "small_embedded",
+}  # a grid without Normal is compared with that of another
 SHOWN = {"average": "average %", "std": "std", "worst": "worst tenth %"}
 COSTS = {
     "never": "Nothing beside the loss itself: the weights do not move.",
@@ -155,11 +160,14 @@ def read_grid(root: Path, grid: str) -> pd.DataFrame:
     frame = pd.read_csv(file)
     for column, usual in (("accuracy_from", "epoch"), ("acts_on", "loss")):
         frame[column] = frame[column].astype(object).fillna(usual) if column in frame else usual
+    for column in (own := {"gamma": "γ", "alpha": "α", "eta": "η"}):
+        frame[column] = frame[column] if column in frame else float("nan")
     named = [
         ", ".join(
             text
             for text, differs in (
                 (f"τ = {row.tau:g}", row.tau != 1),
+                *((f"{sign} = {getattr(row, name):g}", pd.notna(getattr(row, name))) for name, sign in own.items()),
                 (f"accuracies from {row.accuracy_from}", row.accuracy_from != "epoch"),
                 ("weights on the sampling", row.acts_on != "loss"),
             )
@@ -175,7 +183,7 @@ def results(name: str, grids: dict[str, pd.DataFrame]) -> str:
     parts = [
         "Means over the crop bounds of a grid; ± is the standard deviation over seeds. Below it the difference to "
         "Normal in the same settings, in points, with its 95 % interval over seeds; one or two seeds decide nothing. "
-        "[How it is measured](../findings.md)."
+        "[How it is measured](../findings.md), and what [equal effort](../findings.md#equal-effort) is."
     ]
     for regime, rows in REGIMES.items():
         lines = [line for images, grid in rows for line in result_lines(name, images, grid, grids)]

@@ -196,6 +196,21 @@ def test_results_of_a_page_against_a_case_worked_by_hand(tmp_path):
     assert average == "83.0 ± 1.4<br>+3.0\xa0[−9.7,\xa0+15.7]"  # t of 1 degree of freedom, 12.706, times 1.41/√2
 
 
+def test_runs_that_the_findings_count_are_on_the_page_of_their_method(pages):
+    """Each method of the table of equal effort, by the name of its setting there."""
+    effort = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8").split("<!-- effort -->")[1]
+    by_label = {method.label: name for name, method in METHODS.items()}
+    told = [row.split(" | ")[:4] for row in effort.splitlines() if row.startswith("| ") and "=" in row]
+    assert len(told) == 8
+    for label, setting, average, _ in told:
+        (row,) = (
+            line for line in pages[f"docs/methods/{by_label[label[2:]]}.md"].splitlines() if "small_chosen" in line
+        )
+        assert setting == "gamma=1.0" or setting.partition("=")[2] in row
+        assert average.partition(" ")[0].lstrip("+−") in row
+    assert "small_average" in pages["docs/methods/fixed.md"]
+
+
 def test_what_rounds_to_zero_has_no_sign_on_a_page():
     """Means of −0.04 and +0.04 points; t of 1 degree of freedom is 12.706, times √2·0.04/√2 is 0.5."""
     index = pd.MultiIndex.from_product([[0.3], [0, 1]], names=["strength", "seed"])
