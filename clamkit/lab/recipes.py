@@ -1,7 +1,7 @@
 """Recipes: the fields of a run at a stated scale, for each dataset.
 
 small  the defaults: a network of 78,000 parameters, seconds to minutes on a CPU
-fast   the paper's accuracy on whole datasets for 1/200 of its computation: minutes on a CPU, seconds on a GPU
+fast   about the paper's accuracy on whole datasets for some 1/200 of its computation: 17 minutes to two hours on a CPU
 long   until the training images are known by heart, the regime that the paper describes
 paper  ResNet-50 at 224 px for hours on a GPU
 """
