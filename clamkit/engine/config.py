@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from clamkit.checks import in_class_order
 from clamkit.errors import ClamkitError, check_known
 from clamkit.methods.specs import METHODS
 
@@ -141,7 +140,10 @@ class RunConfig(BaseModel):
     def _for_each_class(cls, value: Any, info: ValidationInfo) -> tuple[float, ...] | str | None:
         """Numbers of any kind as a tuple, also from text such as "1, 2.5"; other text is a path, or 'weights'."""
         words = "the path of a file or of a finished run" if info.field_name == "class_weights" else "'weights'"
-        value = in_class_order(value, len(value), str(info.field_name)) if hasattr(value, "keys") else value
+        if hasattr(value, "keys"):
+            from clamkit.checks import in_class_order  # needs numpy, which a config else does not
+
+            value = in_class_order(value, len(value), str(info.field_name))
         value = value.tolist() if hasattr(value, "tolist") else value
         with suppress(TypeError, ValueError, OverflowError):
             return tuple(map(float, value.strip("()[] ").split(",") if isinstance(value, str) else value))

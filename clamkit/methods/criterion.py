@@ -308,9 +308,8 @@ class Weighter(nn.Module):
             )
         if not seen.all() and not self._warned:
             self._warned = True
-            none = "no sample with a finite loss" if self.by_loss else "no sample"
-            given = f"{(~seen).sum()} of {n} classes had {none} this epoch (first: class {np.flatnonzero(~seen)[0]})"
-            warnings.warn(f"{given}; they keep their weight.", stacklevel=2)
+            none = f"no sample{' with a finite loss' * self.by_loss} this epoch (first: class {(~seen).argmax()})"
+            warnings.warn(f"{(~seen).sum()} of {n} classes had {none}; they keep their weight.", stacklevel=2)
         self.epoch += 1
         share = w[seen].sum()  # the seen classes play among themselves for the mass they hold, if any
         if self.epoch > self.start_epoch and share > 0:
