@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 from numbers import Integral
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from clamkit.errors import ClamkitError
 
@@ -46,11 +46,27 @@ def fraction(value: float, name: str, hint: str = "", *, below: float = inf) -> 
     return float(value)
 
 
+def in_class_order(values: Any, num_classes: int, name: str) -> np.ndarray:
+    """float64, of a list, an array, a tensor; of a Series or dict by its labels: `value_counts()` orders by size."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    if hasattr(values, "keys"):
+        labels = {str(label): label for label in dict(values)}  # text in JSON
+        if labels.keys() != set(map(str, range(num_classes))):
+            raise ClamkitError(f"{name} has the labels {', '.join([*labels][:3])}, …, not the class numbers 0 to "
+                               f"{num_classes - 1}: label it by these, or give a list in their order.")  # fmt: skip
+        values = [values[labels[str(number)]] for number in range(num_classes)]
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ClamkitError(f"{name}: not numbers ({error}). Give one for each of {num_classes} classes.") from error
+
+
 def of_classes(
-    values: ArrayLike, num_classes: int, name: str, low: float = -FINITE, high: float = FINITE, *, nan: bool = False
+    values: Any, num_classes: int, name: str, low: float = -FINITE, high: float = FINITE, *, nan: bool = False
 ) -> np.ndarray:
     """float64 [num_classes]: a number for each class from low to high, by default any finite one; or `nan`."""
-    found = np.asarray(values, dtype=np.float64)
+    found = in_class_order(values, num_classes, name)
     if found.shape != (num_classes,):
         raise ClamkitError(f"{name} has shape {found.shape}: give one number for each of {num_classes} classes.")
     fits = (found >= low) & (found <= high)
@@ -60,12 +76,12 @@ def of_classes(
     return found
 
 
-def class_sizes(values: ArrayLike | None, num_classes: int, name: str) -> np.ndarray:
+def class_sizes(values: Any, num_classes: int, name: str) -> np.ndarray:
     """The size of each class, or its share of all, as floats; every class needs one above 0."""
-    found = np.asarray([] if values is None else values, dtype=np.float64)
+    found = in_class_order([] if values is None else values, num_classes, name)
     if found.shape != (num_classes,) or not (np.isfinite(found) & (found > 0)).all():
-        given = "None" if values is None else f"of shape {found.shape}, from {found.min(initial=np.inf):g}"
-        raise ClamkitError(f"{name}={given}: give a size for each of {num_classes} classes or groups, all above 0.")
+        given = "=None" if values is None else f" has shape {found.shape}, smallest {found.min(initial=np.inf):g}"
+        raise ClamkitError(f"{name}{given}: give a size for each of {num_classes} classes or groups, all above 0.")
     return found
 
 

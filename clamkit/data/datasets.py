@@ -1,8 +1,7 @@
 """Datasets: `load_data(name)`, or the path of an .npz file, an image folder or a CSV manifest.
 
-Images are uint8 tensors in memory; ImageNet and iNaturalist, which do not fit, are read file by file. Every dataset is
-checked on the way in: shapes, label range, each class present in training, and where it is known the SHA-256 of the
-decoded arrays.
+Images are uint8 tensors in memory; ImageNet and iNaturalist, which do not fit, are read file by file. All are checked
+on the way in: shapes, labels, each class present in training, and where it is known the SHA-256 of the decoded arrays.
 """
 
 from __future__ import annotations

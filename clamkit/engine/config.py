@@ -88,18 +88,14 @@ class RunConfig(BaseModel):
     class_weights: tuple[float, ...] | str | None = Field(
         None, description="fixed: numbers (1,1,2.5), a .json or .npy file of them, or the folder of a finished run"
     )
-    weights_of: Literal["mean", "last"] | None = Field(
-        None, description="fixed: of a run, the mean of its weights over the epochs (default) or its last ones"
-    )
+    weights_of: Literal["mean", "last"] | None = Field(None, description="fixed: of a run's epochs; default mean")
 
     augmentation: Literal["crop", "jitter"] = Field("crop", description="random resized crop, or colour jitter")
     crop_lower_bound: float = Field(0.3, gt=0, le=1, description="smallest share of the area a crop keeps; 1: no crop")
     crop_bounds: tuple[float, ...] | Literal["weights"] | None = Field(
         None, description="crop_lower_bound of each class (0.3,0.5,…); or set by the weights, the loss plain"
     )
-    whole_views: float = Field(
-        0.0, ge=0, lt=1, description="share of the training images that are shown whole, the same in every class"
-    )
+    whole_views: float = Field(0.0, ge=0, lt=1, description="share of each class's training images shown whole")
     jitter_strength: float = Field(0.3, ge=0, le=1, description="of brightness, contrast and saturation; 0: none")
     flip: bool = Field(True, description="mirror half of the training images")
     mirror_test: bool = Field(False, description="predict by the mean logits of an image and its mirror image")
@@ -114,9 +110,7 @@ class RunConfig(BaseModel):
     lr: float = Field(0.1, gt=0, description="peak learning rate of SGD; as the released code")
     momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum; as the released code")
     weight_decay: float = Field(5e-4, ge=0, description="as the released code on CIFAR-100; 1e-3 on other small sets")
-    schedule: Literal["onecycle", "constant", "triangle"] | None = Field(
-        None, description="of the rate; default by protocol"
-    )
+    schedule: Literal["onecycle", "constant", "triangle"] | None = Field(None, description="default by protocol")
     bias_lr: float = Field(1.0, gt=0, description="rate of the biases, as a multiple of lr; fastnets like 64")
     lookahead: float = Field(0.0, ge=0, lt=1, description="every 5 steps the network moves back to its running mean")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross entropy; released ImageNet code: 0.1")
@@ -138,8 +132,7 @@ class RunConfig(BaseModel):
     @field_validator("method", "model")
     @classmethod
     def _known(cls, value: str, info: ValidationInfo) -> str:
-        allowed = METHODS if info.field_name == "method" else MODELS
-        check_known(str(info.field_name), value, allowed)
+        check_known(str(info.field_name), value, METHODS if info.field_name == "method" else MODELS)
         return value
 
     @field_validator("class_weights", "crop_bounds", mode="before")
@@ -147,6 +140,10 @@ class RunConfig(BaseModel):
     def _for_each_class(cls, value: Any, info: ValidationInfo) -> tuple[float, ...] | str | None:
         """Numbers of any kind as a tuple, also from text such as "1, 2.5"; other text is a path, or 'weights'."""
         words = "the path of a file or of a finished run" if info.field_name == "class_weights" else "'weights'"
+        if hasattr(value, "keys"):
+            from clamkit.checks import in_class_order  # needs numpy, which a config else does not
+
+            value = in_class_order(value, len(value), str(info.field_name))
         value = value.tolist() if hasattr(value, "tolist") else value
         with suppress(TypeError, ValueError, OverflowError):
             return tuple(map(float, value.strip("()[] ").split(",") if isinstance(value, str) else value))

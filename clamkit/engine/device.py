@@ -73,8 +73,7 @@ def mixed_precision(device: torch.device, amp: bool | str = True) -> torch.dtype
 def bfloat16_speed() -> float:
     """How many times faster than float32 a CPU trains in bfloat16; 0 where it does not work.
 
-    Measured by another Python, because some processors end it there, and kept in the cache folder for each processor
-    and torch.
+    Measured by another Python, because some processors end it there; kept in the cache for each processor and torch.
     """
     facts = [torch.__version__, platform.machine(), os.environ.get("ONEDNN_MAX_CPU_ISA")]
     with suppress(OSError):

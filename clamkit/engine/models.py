@@ -99,8 +99,7 @@ def build_model(
 ) -> nn.Module:
     """A freshly initialised model.
 
-    stem        "small" is for images of 28–64 px: ResNets begin with 3×3 stride 1 and no pooling, ViTs cut patches of
-                4 pixels instead of 16
+    stem        "small", for 28–64 px: ResNets begin with 3×3, stride 1, no pooling; ViTs cut 4 pixels, not 16
     image_size  needed by the ViTs and fastnets alone
     """
     check_known("model", name, MODELS)

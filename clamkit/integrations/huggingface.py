@@ -61,11 +61,9 @@ class ClamCallback(TrainerCallback):
                 "label_names=['labels'] in TrainingArguments, and name the column so."
             )
         loss = self.weighter(outputs, labels)
-        return (
-            loss
-            if num_items_in_batch is None
-            else loss * (labels != self.weighter.ignore_index).sum() / num_items_in_batch
-        )
+        if num_items_in_batch is None:
+            return loss
+        return loss * (labels != self.weighter.ignore_index).sum() / num_items_in_batch
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         smoothing = args.label_smoothing_factor

@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from clamkit.checks import FINITE, class_sizes, fraction, of_classes, positive_int
+from clamkit.checks import class_sizes, fraction, of_classes, positive_int
 from clamkit.errors import ClamkitError, check_known
 from clamkit.methods.losses import WHOLE, as_logits, check_range, checked_labels, cross_entropy, predicted
+from clamkit.theory.sets import normalise
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -76,6 +77,8 @@ class Weighter(nn.Module):
         if start_epoch < 0 or start_epoch % 1:
             raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
         check_known("reduction", reduction, REDUCTIONS)
+        if not callable(loss) or isinstance(loss, type):
+            raise ClamkitError(f"loss={loss!r} is no function of (logits, labels): give one, of reduction='none'.")
         if getattr(loss, "reduction", "none") != "none":
             raise _one_value_each(f"{loss!r} has reduction={loss.reduction!r}")  # type: ignore[attr-defined]
         if label_smoothing and loss is not cross_entropy:
@@ -85,8 +88,7 @@ class Weighter(nn.Module):
         self.reduction, self.ignore_index = reduction, ignore_index
         self.shares: Tensor | None = None
         if sizes is not None:
-            found = class_sizes(torch.as_tensor(sizes).detach().cpu(), num_classes, "sizes")
-            self.shares = torch.from_numpy(found / found.sum())
+            self.shares = torch.from_numpy(normalise(class_sizes(sizes, num_classes, "sizes")))
         self._kept: list[str] = []
         self.keep("weights", torch.ones(num_classes, dtype=torch.float64))
         self.keep("epoch", torch.zeros((), dtype=torch.int64))  # steps made so far
@@ -147,7 +149,7 @@ class Weighter(nn.Module):
         """
         logits, y, index, valid = self._checked(input, target, group)
         if not (self.training and torch.is_grad_enabled()):
-            return self._reduced(self._each(logits, y), valid)
+            return self._reduced(Weighter._each(self, logits, y), valid)  # without a subclass's margins
         if not torch.compiler.is_compiling():
             self._warn_of_a_second_pass(target)
         weighs = self.weighs_loss and not plain
@@ -196,7 +198,7 @@ class Weighter(nn.Module):
         labels = y if isinstance(y, Tensor) else np.asarray(y)
         if not (labels.dtype in WHOLE if isinstance(labels, Tensor) else labels.dtype.kind in "iu"):
             raise ClamkitError(f"labels of type {labels.dtype} are not class numbers: give whole numbers.")
-        index = torch.as_tensor(labels).long()
+        index = labels.long() if isinstance(labels, Tensor) else torch.from_numpy(labels.astype(np.int64))
         check_range(index, self.num_classes, "label", self.ignore_index)
         valid = index != self.ignore_index
         found = self._weights_on(index.device).take(index * valid) * valid
@@ -245,18 +247,17 @@ class Weighter(nn.Module):
             each, hit = each.masked_fill(~valid, 0), hit & valid
         if y.ndim > 1:
             index, each, hit = index.flatten(), each.flatten(), hit.flatten()
+            self.loss_sum += exact_sums(index, each, self.num_classes)  # one by one, float32 would stop growing
+        else:
+            self.loss_sum.index_add_(0, index, each)
         self.seen.index_add_(0, index, torch.ones_like(index) if valid is None else valid.long().flatten())
         self.correct.index_add_(0, index, hit.long())
-        self.loss_sum.index_add_(0, index, each)
         if self.training and self._moves_every_batch and self.epoch >= self.start_epoch:
             counted = slice(None) if valid is None else valid.flatten()
             self.after_batch(index[counted], hit[counted], each[counted])
 
     def after_batch(self, index: Tensor, right: Tensor, losses: Tensor) -> None:
-        """For rules that move every batch, when it is counted, which comes before its loss.
-
-        The class or group of each sample, whether it was right, and its loss.
-        """
+        """For rules that move every batch, as it is counted: each sample's class or group, whether right, its loss."""
 
     def set_weights(self, w: np.ndarray) -> None:
         """The weights as n·w, w a distribution."""
@@ -290,30 +291,25 @@ class Weighter(nn.Module):
             return correct / seen, loss_sum.astype(np.float64) / seen
 
     def step(self, *, accuracy: ArrayLike | Tensor | None = None, loss: ArrayLike | Tensor | None = None) -> None:
-        """Move the weights by the counted accuracies and losses, or by the ones given; then count anew.
-
-        nan stands for a class that was not seen: it keeps its weight.
-        """
+        """Move the weights by what was counted, or what is given (nan: a class keeps its weight); then count anew."""
         if self.by_loss and accuracy is not None and loss is None:
             name = type(self).__name__
             raise ClamkitError(f"{name} moves by the losses of the classes: give step(loss=...) too, or let it count.")
         counted_accuracy, counted_loss = self.counted()
-        v = counted_accuracy if accuracy is None else self._given(accuracy, "accuracy", 1.0)
-        losses = counted_loss if loss is None else self._given(loss, "loss")
-        w = self.weights.numpy() / self.num_classes
-        seen = ~np.isnan(losses if self.by_loss else v)
+        n = self.num_classes
+        v = counted_accuracy if accuracy is None else of_classes(accuracy, n, "accuracy", 0, 1, nan=True)
+        losses = counted_loss if loss is None else of_classes(loss, n, "loss", 0, nan=True)
+        w = self.weights.numpy() / n
+        seen = np.isfinite(losses if self.by_loss else v)
         if not seen.any():
             raise ClamkitError(
-                "step() has nothing to go by: no training batch was counted. Take the training loss from the weighter "
-                "(or from its callback), call observe(), or give accuracy=."
+                "step() has nothing to go by: no training batch was counted, or none with a finite loss. Take the "
+                "training loss from the weighter (or from its callback), call observe(), or give accuracy=."
             )
         if not seen.all() and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"{(~seen).sum()} of {self.num_classes} classes had no sample this epoch (first: class "
-                f"{np.flatnonzero(~seen)[0]}); they keep their weight.",
-                stacklevel=2,
-            )
+            none = f"no sample{' with a finite loss' * self.by_loss} this epoch (first: class {(~seen).argmax()})"
+            warnings.warn(f"{(~seen).sum()} of {n} classes had {none}; they keep their weight.", stacklevel=2)
         self.epoch += 1
         share = w[seen].sum()  # the seen classes play among themselves for the mass they hold, if any
         if self.epoch > self.start_epoch and share > 0:
@@ -331,8 +327,11 @@ class Weighter(nn.Module):
         """New distribution over the seen classes, which together hold `share` of all weight."""
         raise TypeError(f"{type(self).__name__} does not define update()")
 
-    def _given(self, values: ArrayLike | Tensor, name: str, high: float = FINITE) -> np.ndarray:
-        return of_classes(torch.as_tensor(values).detach().cpu(), self.num_classes, name, 0, high, nan=True)
+
+def exact_sums(index: Tensor, values: Tensor, num_classes: int) -> Tensor:
+    """float32 [n]: the values of each class, summed in float64 where the device has it (MPS has not)."""
+    wide = values.float() if values.device.type == "mps" else values.double()
+    return wide.new_zeros(num_classes).index_add_(0, index, wide).float()
 
 
 def _one_value_each(given: str) -> ClamkitError:

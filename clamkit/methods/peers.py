@@ -20,7 +20,7 @@ from torch import Tensor
 from clamkit import paths
 from clamkit.checks import class_sizes, fraction, of_classes, positive, step_size
 from clamkit.errors import ClamkitError, check_known
-from clamkit.methods.criterion import Weighter
+from clamkit.methods.criterion import Weighter, exact_sums
 from clamkit.theory import update
 from clamkit.theory.sets import normalise
 
@@ -29,8 +29,7 @@ WEIGHTS = "a number for each class, a .json or .npy file of them, or a finished 
 
 def by_class(y: Tensor, num_classes: int, values: Tensor | None = None) -> Tensor:
     """[n] on the labels' device: the samples of each class in the batch, or the sum of their values, over all ranks."""
-    values = torch.ones_like(y, dtype=torch.float32) if values is None else values.float()
-    sums = torch.zeros(num_classes, device=y.device).index_add_(0, y, values)
+    sums = exact_sums(y, torch.ones_like(y) if values is None else values, num_classes)
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(sums)
     return sums
@@ -56,7 +55,8 @@ class Fixed(Weighter):
     ):
         super().__init__(num_classes, **common)
         self.source, given = _read_weights(class_weights, weights_of)
-        if not of_classes(given, num_classes, self.source, 0).any():
+        given = of_classes(given, num_classes, self.source, 0)
+        if not given.any():
             raise ClamkitError(f"{self.source} is zero for every class: at least one weight must be above 0.")
         self.set_weights(given / given.max() / (given / given.max()).sum())  # the largest first: no sum overflows
 
@@ -67,11 +67,10 @@ class Fixed(Weighter):
         before = self.weights.clone()
         super()._load_from_state_dict(*args, **kwargs)
         if not np.allclose(before, self.weights, rtol=1e-9, atol=1e-12):
-            now = f"{self.source} gives now"
-            raise ClamkitError(f"what is loaded was begun with other class weights than {now}: restore them.")
+            raise ClamkitError(f"what is loaded was begun with other weights than {self.source} has now: restore them.")
 
 
-def _read_weights(given: Any, weights_of: str | None) -> tuple[str, np.ndarray]:
+def _read_weights(given: Any, weights_of: str | None) -> tuple[str, Any]:
     """(what it is called in errors, the weights as given)"""
     check_known("choice of weights_of", weights_of or "mean", ("mean", "last"))
     if given is None:
@@ -87,9 +86,9 @@ def _read_weights(given: Any, weights_of: str | None) -> tuple[str, np.ndarray]:
             path = Path(os.path.expanduser(given))
             name = paths.shown(path)
             given = np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_bytes())
-        return name, np.array([float(weight) for weight in given])
-    except (OSError, EOFError, ValueError, TypeError, OverflowError, RecursionError) as error:
+    except (OSError, EOFError, ValueError, RecursionError) as error:
         raise ClamkitError(f"{name} cannot be read as class weights ({error}): give {WEIGHTS}.") from error
+    return name, given
 
 
 class GroupDRO(Weighter):
@@ -187,8 +186,7 @@ class TLA(Weighter):
     """Margins in place of weights: cross entropy on logits + τ·(ln prior − ln π) (Choi & Seo, "linear ascent").
 
     After an epoch π ← (1 − α)·π + α·uniform on the worst tenth of the classes by accuracy. It begins at the prior, the
-    shares of the classes in `sizes`; equal where none are given. The weights are n·π and multiply nothing; predictions
-    are by the plain logits.
+    shares of the classes in `sizes`, or equal. The weights are n·π and multiply nothing; plain logits predict.
 
     >>> tla = TLA(4, alpha=0.1)
     >>> tla.step(accuracy=[0.9, 0.8, 0.7, 0.2])
@@ -206,7 +204,7 @@ class TLA(Weighter):
         self.tau = step_size(tau)
         self.alpha = fraction(alpha, "alpha", "At 1 all but the worst classes are given up.", below=1)
         counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes, "sizes")
-        self.prior = torch.from_numpy(counts / counts.sum())
+        self.prior = torch.from_numpy(normalise(counts))
         self.set_weights(self.prior.numpy())
 
     def _checked(self, output: Any, y: Any, group: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -241,8 +241,7 @@ def fit_drops(
     g ∝ r·exp(L/λ), λ ← λ + η·(KL(g‖r) − δ) with the g before, α = g/prior, η ← η·decay; λ starts at 1.
 
     δ, η and decay are the defaults of the released code. The command in its README (delta=0.9, step=10, decay=0.95)
-    is no good on balanced data: its first step takes λ to 1 − 9 = −8, where bad classes lose weight. `Biases.choice`
-    says so when λ ends below 0.
+    is no good on balanced data: its first step takes λ below 0, where bad classes lose weight (`choice` says so).
 
     prior  class shares of the data the model was trained on; default equal. The path has a row for each iteration and
            is measured on the images of the fit: nothing is held out.

@@ -26,8 +26,7 @@ STAND_INS = {"imagenet_real": "imagenet", "inaturalist2018": "imagenet"} | dict.
 class Method:
     """What a method is called, how it looks in figures, and how to build it.
 
-    weighter    a class of `clamkit.methods.weighters` by name ("peers.X": of `peers`), or any function
-                (num_classes, **settings) → Weighter
+    weighter    a class of `clamkit.methods.weighters` or "peers.X", or any (num_classes, **settings) → Weighter
     loss        a function of `clamkit.methods.losses` that takes the settings instead of the weighter
     settings    what a user may change, each a field of RunConfig, with the paper's value; None: the weighter's own
     fixed       what a user may not change
@@ -77,9 +76,8 @@ class _Methods(dict[str, Method]):
 def paper_dataset_like(dataset: str | None, num_classes: int | None = None) -> str:
     """The dataset of the paper's tables whose settings another one takes.
 
-    iNaturalist 2018, for which the paper gives none, takes ImageNet's. Any other name or path takes those of the
-    dataset nearest in size: CIFAR-10 (also where num_classes is not given), CIFAR-100 from 32 classes on, ImageNet
-    from 317 on.
+    iNaturalist 2018, for which the paper gives none, takes ImageNet's. Any other takes those of the nearest in size:
+    CIFAR-10 (also where num_classes is not given), CIFAR-100 from 32 classes on, ImageNet from 317 on.
     """
     if dataset in STAND_INS:
         return STAND_INS[dataset]

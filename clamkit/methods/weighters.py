@@ -160,14 +160,13 @@ class APStar(Weighter):
 
     def __init__(self, num_classes: int, alpha: float = 0.5, *, original: bool = False, k_min: int = 20, **common: Any):
         super().__init__(num_classes, **common)
-        self.alpha, self.original, self.k_min = fraction(alpha, "alpha"), original, k_min
+        self.alpha, self.original, self.k_min = fraction(alpha, "alpha"), original, positive_int(k_min, "k_min")
         self.keep("best", torch.tensor(torch.inf, dtype=torch.float64))
         self.keep("k", torch.tensor(1 if original else 0))
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
         improved = bool(losses.max() < self.best)
-        if improved:
-            self.best.fill_(losses.max())
+        self.best.clamp_max_(losses.max())
         if not self.original:
             self.k.fill_(1 if improved else int(self.k) + 1)
             return update.star_adapted(w, losses, self.alpha, int(self.k))

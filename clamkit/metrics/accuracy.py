@@ -46,8 +46,7 @@ def fairness(acc: ArrayLike, tail: float = TAIL) -> pd.Series:
     std           with n − 1, as the paper
     cov           std / average
     range         max − min: the formula in the paper's appendix, and a run's own range
-    decile_range  mean of the best tail − mean of the worst tail: what the paper's tables print as "range", and what
-                  claims about them are checked by
+    decile_range  mean of the best tail − mean of the worst tail: what the paper's tables print as "range"
     worst, best   the tail means
 
     >>> fairness([0.9, 0.8, 0.4])[["average", "std", "worst"]].round(3).tolist()

@@ -62,8 +62,7 @@ def _max_player(given: Any, T: int | None) -> tuple[Respond, int]:
 def play(max_player: Any, S: SymmetricSet, tau: float, projection: str = "euclidean", T: int | None = None) -> Play:
     """w ← π(w·exp(−τv)/Z) for T rounds from the uniform w (paper, Algorithm 1 and eq. 8).
 
-    max_player  an array [T, n] of accuracies, or a function w → v; one with a memory has `start()`, which returns
-                such a function afresh
+    max_player  an array [T, n] of accuracies, or a function w → v; with a memory, `start()` gives it afresh
     projection  π of `update.into_set`; or "best_response": no step, w ← argmin over S of w·v, which does not look at τ
     """
     tau = positive(tau, "tau", "The paper uses 1; tau_kl gives the value of the corrected theorem.")

@@ -3,9 +3,11 @@
 import copy
 import io
 import pickle
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clamkit.errors import ClamkitError
 from clamkit.methods import losses
-from clamkit.methods.peers import TLA, Fixed
+from clamkit.methods.peers import CFOL, TLA, ClassBalanced, Fixed, GroupDRO, LogitAdjusted
 from clamkit.methods.weighters import CLAM, GGF, TCE, APStar, MaxMin, Uniform, build_method
 from clamkit.theory import update
 from clamkit.theory.sets import LowerBounded
@@ -88,6 +90,18 @@ def test_loss_and_counts_in_one_pass_give_the_gradient_of_weighted_samples_to_th
     assert torch.allclose(value, wanted, rtol=1e-6)
     value.backward(), wanted.backward()
     assert torch.equal(one.grad, other.grad)  # training does not see which way it was computed
+
+
+def test_losses_of_very_many_pixels_are_summed_whole():
+    y = torch.zeros(4, 512, 512, dtype=torch.long)
+    logits = torch.stack([torch.full(y.shape, 4.0), torch.zeros(y.shape)], dim=1).requires_grad_()
+    tce, dro = TCE(2), GroupDRO(2, eta=1.0)
+    for _ in range(2):  # a million each: one by one, float32 is off by 3e-4, and after 2²⁴ the sum stands still
+        tce.observe(logits, y)
+    assert tce.counted()[1][0] == pytest.approx(np.log1p(np.exp(-4.0)), rel=1e-5)
+    dro.observe(logits, y)
+    q = np.exp([np.log1p(np.exp(-4.0)), 0.0])
+    assert (dro.weights / 2).tolist() == pytest.approx((q / q.sum()).tolist(), rel=1e-6)
 
 
 @pytest.mark.parametrize("method", ["focal", "pw"])
@@ -243,6 +257,18 @@ def test_each_kind_of_label_that_cannot_be_counted_has_its_own_sentence(logits, 
     assert clam.seen.sum() == 0
 
 
+@pytest.mark.parametrize("make", [TLA, lambda n, sizes: LogitAdjusted(n, sizes=sizes)])
+def test_evaluation_has_it_also_where_margins_move(make):
+    logits, y = batch()
+    weighter = make(5, sizes=[1, 2, 3, 4, 5])
+    for _ in range(3):
+        weighter.step(accuracy=ACCURACY)
+    plain = F.cross_entropy(logits, y).item()
+    assert weighter(logits.requires_grad_(), y).item() != pytest.approx(plain, rel=1e-3)
+    with torch.no_grad():
+        assert weighter(logits, y).item() == pytest.approx(plain)
+
+
 # losses of one's own
 
 
@@ -254,6 +280,9 @@ def test_a_loss_with_a_mean_is_refused_when_built_and_when_called():
         CLAM(5, loss=F.cross_entropy)(logits, y)
     clam = CLAM(5, loss=nn.CrossEntropyLoss(reduction="none"))
     assert clam(logits, y).item() == pytest.approx(F.cross_entropy(logits, y).item())
+    for given in (None, "focal", nn.CrossEntropyLoss):
+        with pytest.raises(ClamkitError, match="is no function of"):
+            CLAM(5, loss=given)
     with pytest.raises(ClamkitError, match="put it into the loss"):
         CLAM(5, loss=nn.CrossEntropyLoss(reduction="none"), label_smoothing=0.1)
 
@@ -284,6 +313,43 @@ def test_a_class_that_was_not_seen_may_be_nan():
     assert given.weights[[0, 1, 2, 4]].numpy() == pytest.approx(alone.weights.numpy())
     with pytest.raises(ClamkitError, match="nothing to go by"):
         given.step(accuracy=[np.nan] * 5)
+
+
+@pytest.mark.parametrize("make", [TCE, APStar])
+def test_a_class_whose_loss_is_infinite_keeps_its_weight(make):
+    weighter, plain = make(3), make(3)
+    logits = torch.tensor([[-torch.inf, 1, 2], [1, 0, 1], [0, 1, 2]], requires_grad=True)  # class 0 is ruled out
+    weighter(logits, torch.tensor([0, 1, 2]))
+    with pytest.warns(UserWarning, match=r"1 of 3 classes had no sample with a finite loss .*class 0"):
+        weighter.step()
+    losses = F.cross_entropy(logits[1:], torch.tensor([1, 2]), reduction="none").tolist()
+    with pytest.warns(UserWarning, match="1 of 3 classes"):
+        plain.step(loss=[np.nan, *losses])
+    assert weighter.weights.tolist() == pytest.approx(plain.weights.tolist(), rel=1e-6)
+    assert weighter.weights[0] == 1
+
+
+@pytest.mark.parametrize(
+    "make", [ClassBalanced, LogitAdjusted, TLA, CLAM, lambda n, sizes: CFOL(n, sizes=sizes, acts_on="sampling")]
+)
+@pytest.mark.parametrize("label", [lambda y: pd.Series(y).value_counts(), Counter])
+def test_sizes_labelled_by_class_are_read_by_their_labels(make, label):
+    y = np.repeat([0, 1, 2], [3, 50, 30])  # value_counts() has class 1 first
+    found, wanted = (make(3, sizes=sizes) for sizes in (label(y), np.bincount(y)))
+    logits, labels = batch(n=3)
+    assert torch.equal(found.loss(logits, labels), wanted.loss(logits, labels))
+    assert all(torch.equal(a, wanted.state_dict()[name]) for name, a in found.state_dict().items())
+
+
+def test_accuracies_may_be_labelled_by_class():
+    given, wanted = CLAM(5), CLAM(5)
+    wanted.step(accuracy=ACCURACY)
+    given.step(accuracy=pd.Series(ACCURACY).sort_values())
+    assert torch.equal(given.weights, wanted.weights)
+    with pytest.raises(ClamkitError, match="accuracy has the labels cat, dog, .*not the class numbers 0 to 4"):
+        given.step(accuracy=pd.Series(ACCURACY, index=["cat", "dog", "fox", "hen", "owl"]))
+    with pytest.raises(ClamkitError, match="accuracy: not numbers"):
+        given.step(accuracy=["high"] * 5)
 
 
 @pytest.mark.parametrize("make", [lambda: Fixed(3, [0, 1, 1]), lambda: MaxMin(3, tau=2000)])
@@ -413,7 +479,9 @@ def test_groups_of_any_kind_are_weighed_and_counted_like_a_loop():
 def test_groups_that_are_the_classes_change_nothing():
     logits, y = batch()
     one, other = moved(), moved()
-    assert one(logits, y) == other(logits, y, group=y) == moved()(logits, y, group=y.tolist())
+    plain = one(logits, y)
+    for found in (other(logits, y, group=y), moved()(logits, y, group=y.tolist())):
+        assert torch.isclose(found, plain, rtol=1e-6)
     assert all(torch.equal(a, b) for a, b in zip(one.totals(), other.totals(), strict=True))
 
 
@@ -450,8 +518,8 @@ def test_sizes_make_each_group_count_by_its_weight_alone(scale):
         (lambda logits, y: TLA(5)(logits, y, group=y), "TLA moves the logits of classes"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5]), "each of 3 classes or groups"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, 0]), "all above 0"),
-        (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, np.nan]), "sizes=of shape"),
-        (lambda logits, y: CLAM(3, sizes=[[1, 2, 3]]), "sizes=of shape"),
+        (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, np.nan]), "sizes has shape"),
+        (lambda logits, y: CLAM(3, sizes=[[1, 2, 3]]), "sizes has shape"),
     ],
 )
 def test_groups_and_sizes_that_do_not_fit(call, says):

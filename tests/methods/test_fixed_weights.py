@@ -20,6 +20,8 @@ from clamkit.methods.peers import Fixed
         np.array([1e300, 3e300, 4e300]),
         torch.tensor([1.0, 3.0, 4.0]),
         pd.Series([1, 3, 4]),
+        pd.Series([4, 1, 3], index=[2, 0, 1]),
+        {2: 4, 0: 1, 1: 3},  # as sklearn's class_weight
     ],
 )
 def test_weights_given_are_scaled_to_sum_to_n_and_stay(given):
@@ -31,8 +33,9 @@ def test_weights_given_are_scaled_to_sum_to_n_and_stay(given):
 
 def test_weights_from_files(tmp_path):
     (tmp_path / "w.json").write_text("[1, 3, 4]")
+    (tmp_path / "labelled.json").write_text('{"1": 3, "2": 4, "0": 1}')
     np.save(tmp_path / "w.npy", np.array([1, 3, 4]))
-    for name in ("w.json", "w.npy"):
+    for name in ("w.json", "labelled.json", "w.npy"):
         for path in (tmp_path / name, str(tmp_path / name)):
             assert Fixed(3, path).weights.tolist() == pytest.approx([0.375, 1.125, 1.5])
 
@@ -73,7 +76,7 @@ def test_a_file_that_changes_under_an_unfinished_run_is_refused(small_npz, tmp_p
     with pytest.raises(KeyboardInterrupt):
         train(config, watch=stop)
     place.write_text("[1, 1, 5]")
-    with pytest.raises(ClamkitError, match="begun with other class weights than .*w.json gives now"):
+    with pytest.raises(ClamkitError, match="begun with other weights than .*w.json has now"):
         train(config)
     place.write_text("[2, 2, 8]")
     assert train(config).done
@@ -86,6 +89,8 @@ def test_a_file_that_changes_under_an_unfinished_run_is_refused(small_npz, tmp_p
         ("(1.0, 2.5)", (1.0, 2.5)),
         ([1, 2], (1.0, 2.0)),
         (np.array([1, 2]), (1.0, 2.0)),
+        ({1: 2, 0: 1}, (1.0, 2.0)),
+        (pd.Series([2, 1], index=[1, 0]), (1.0, 2.0)),
         ("some/run,folder", "some/run,folder"),
         ("w.json", "w.json"),
         (None, None),
@@ -109,10 +114,12 @@ def test_the_field_of_a_config(given, kept):
         ([1, np.inf, 2], "of class 1 is inf"),
         ([0, 0, 0], "is zero for every class"),
         ("nowhere.json", "nowhere.json cannot be read as class weights .*No such file"),
-        (["a", "b", "c"], "cannot be read as class weights"),
-        (3, "cannot be read as class weights"),
-        ([[1, 2, 3]], "cannot be read as class weights"),
-        ([10**400, 1, 1], "cannot be read as class weights"),
+        (["a", "b", "c"], "class_weights: not numbers .*'a'"),
+        (3, r"class_weights has shape \(\): give one number for each of 3 classes"),
+        ([[1, 2, 3]], r"class_weights has shape \(1, 3\)"),
+        ([10**400, 1, 1], "class_weights: not numbers .*too large"),
+        ({"cat": 1, "dog": 2, "fox": 3}, "has the labels cat, dog, fox, …, not the class numbers 0 to 2"),
+        ({0: 1, 1: 2}, "has the labels 0, 1, …, not the class numbers 0 to 2: label it by these, or give a list"),
     ],
 )
 def test_bad_weights(given, message):
@@ -128,7 +135,7 @@ def test_bad_choices_of_weights(memory_run, tmp_path):
     with pytest.raises(ClamkitError, match=r"class_weights=3.0 is not allowed: give a number for each class"):
         RunConfig(class_weights=3.0)
     (tmp_path / "w.json").write_text('{"a": 1}')
-    with pytest.raises(ClamkitError, match="cannot be read"):
+    with pytest.raises(ClamkitError, match="w.json has the labels a, …, not the class numbers 0 to 1"):
         Fixed(1 + 1, tmp_path / "w.json")
     (tmp_path / "w.npy").write_bytes(b"no array")
     with pytest.raises(ClamkitError, match="cannot be read"):

@@ -227,7 +227,7 @@ def test_an_epoch_of_cfol_moves_by_the_error_of_each_class():
         ),
         ({"eta": 0.1, "gamma": 1.5}, "gamma=1.5 is not allowed"),
         ({"eta": 0.1, "acts_on": "images"}, "unknown acts_on 'images'"),
-        ({"sizes": [1, 2]}, r"sizes=of shape \(2,\), from 1: give a size for each of 5 classes"),
+        ({"sizes": [1, 2]}, r"sizes has shape \(2,\), smallest 1: give a size for each of 5 classes"),
         ({"sizes": [1, 2, 0, 4, 5]}, "all above 0"),
     ],
 )
@@ -329,7 +329,7 @@ def test_on_balanced_data_they_are_normal_and_on_other_data_not(method, small_np
         (lambda: build_method("logit_adjusted", None, 5), "sizes=None"),
         (lambda: ClassBalanced(5, 1.0, sizes=SIZES), r"beta=1.0 is not allowed: it must lie in \[0, 1\)"),
         (lambda: ClassBalanced(5, -0.1, sizes=SIZES), "beta=-0.1"),
-        (lambda: ClassBalanced(4, sizes=SIZES), r"sizes=of shape \(5,\), from 5: give .* each of 4 classes"),
+        (lambda: ClassBalanced(4, sizes=SIZES), r"sizes has shape \(5,\), smallest 5: give .* each of 4 classes"),
         (lambda: TLA(5, alpha=1), r"alpha=1 is not allowed: it must lie in \[0, 1\)"),
         (lambda: TLA(5, tau=-1), "tau=-1"),
         (lambda: TLA(5, sizes=[1, 2, 3, 4, np.nan]), "all above 0"),

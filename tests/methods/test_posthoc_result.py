@@ -186,8 +186,8 @@ def test_a_missing_class_is_named():
         ({"step": -1}, "step=-1"),
         ({"decay": np.inf}, "decay=inf"),
         ({"iterations": 0}, "iterations=0: it must be a whole number"),
-        ({"prior": [1, 2]}, r"prior=of shape \(2,\), from 1: give .* for each of 3 classes"),
-        ({"prior": [1, 2, 0]}, r"prior=of shape \(3,\), from 0: .* all above 0"),
+        ({"prior": [1, 2]}, r"prior has shape \(2,\), smallest 1: give .* for each of 3 classes"),
+        ({"prior": [1, 2, 0]}, r"prior has shape \(3,\), smallest 0: .* all above 0"),
         ({"delta": 0.1, "step": 10}, "exactly 0 with step=10 and delta=0.1: change one"),
     ],
 )
