@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import expit, logsumexp
 
-from clamkit.checks import check_labels, class_sizes, non_negative, positive, positive_int
+from clamkit.checks import check_labels, class_sizes, fraction, non_negative, positive, positive_int
 from clamkit.errors import ClamkitError, check_known
 from clamkit.metrics.accuracy import HIGHER_IS_BETTER, METRICS, TAIL, fairness_of_rows, tail_size
 
@@ -192,7 +192,7 @@ def fit_biases(
     n = logits.shape[1]
     check_known("objective", objective, OBJECTIVES)
     non_negative(trade, "trade", "It is what a point of std costs in average.")
-    non_negative(max_cost or 0, "max_cost", "It is a fraction: 0.005 is half a point.")
+    fraction(max_cost or 0, "max_cost", "0.005 is half a point.")
     non_negative(strength or 0, "strength", "0 is no biases; leave it out to have it chosen.")
     tail_size(n, tail)  # refuses what is no share
     held = _held_out(labels, n, positive_int(folds, "folds"), positive_int(repeats, "repeats"), seed)

@@ -157,7 +157,8 @@ def test_bad_logits_and_labels(fit, logits, labels, message):
     ("options", "message"),
     [
         ({"objective": "worst-tale"}, "unknown objective 'worst-tale'. Did you mean 'worst-tail'?"),
-        ({"max_cost": -0.01}, "max_cost=-0.01: it must be a finite number ≥ 0. It is a fraction"),
+        ({"max_cost": -0.01}, "max_cost=-0.01 is not allowed: it must lie between 0 and 1. 0.005 is half a point"),
+        ({"max_cost": 5}, "max_cost=5 is not allowed"),
         ({"max_cost": np.nan}, "max_cost=nan"),
         ({"trade": -1}, "trade=-1: it must be a finite number ≥ 0"),
         ({"strength": -1}, "strength=-1: it must be a finite number ≥ 0"),
