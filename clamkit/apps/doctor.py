@@ -54,7 +54,7 @@ def _device() -> Check:
     except (ImportError, OSError) as error:
         return "device", "unknown", f"torch cannot be imported ({error}): install it again."
     device = find_device()
-    what = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    what = torch.cuda.get_device_name(device) if device.type == "cuda" else f"threads: {torch.get_num_threads()}"
     half = (
         f"bfloat16 has {speed:.1f} times float32's speed" if (speed := bfloat16_speed()) else "bfloat16 does not work"
     )

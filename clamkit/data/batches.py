@@ -71,9 +71,8 @@ class Batches:
             samples = weighted_order(y.cpu(), weights, generator)
         order = samples % len(x)
         height, width = x.shape[2:]
-        drawn = self.transform.draw(
-            len(x), height, width, generator, None if bounds is None else bounds[y.cpu()[order]]
-        )
+        own_bounds = None if bounds is None else bounds[y.cpu()[order]]
+        drawn = self.transform.draw(len(x), height, width, generator, own_bounds)
         parts = math.ceil(len(x) / batch_size)
         if isinstance(x, Files):
             split = [self.share(rows) for rows in torch.arange(len(x)).tensor_split(parts)]
