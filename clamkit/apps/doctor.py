@@ -55,9 +55,8 @@ def _device() -> Check:
         return "device", "unknown", f"torch cannot be imported ({error}): install it again."
     device = find_device()
     what = torch.cuda.get_device_name(device) if device.type == "cuda" else f"threads: {torch.get_num_threads()}"
-    half = (
-        f"bfloat16 has {speed:.1f} times float32's speed" if (speed := bfloat16_speed()) else "bfloat16 does not work"
-    )
+    speed = bfloat16_speed()
+    half = f"bfloat16 has {speed:.1f} times float32's speed" if speed else "bfloat16 does not work"
     return "device", f"{device} ({what}), {os.cpu_count()} cores, on which {half}", None
 
 
