@@ -75,7 +75,7 @@ def as_options(message: str) -> str:
             return match[0]
         return f"--{name.replace('_', '-')}" + ("" if value in (None, "=", "=True") else f" {value[1:]}")
 
-    return re.sub(rf"(?<![\w./-])({fields})(=(?:'[^']*'|[\w.+-]*[\w+-])?)?(?!\w)", option, message)
+    return re.sub(rf"(?<![\w./-])({fields})(=(?:'[^']*'|\([^)]*\)|[\w.+-]*[\w+-])?)?(?!\w)", option, message)
 
 
 @contextmanager
@@ -223,7 +223,8 @@ def sweep_command(
         _show_plan(wanted, runs, jobs, rerun)
     else:
         finished = _sweep(wanted, runs, jobs, rerun=rerun, scheduler=scheduler, data_dir=data_dir)
-        say(f"{len(finished)} runs of {grid} are done here")
+        others = "; the others are committed (--rerun makes them)" * (len(finished) < (count := len(wanted.configs())))
+        say(f"{len(finished)} of {count} runs of {grid} are done here{others}")
         if select:
             from clamkit.engine.store import RunStore
             from clamkit.lab.results import runs_of

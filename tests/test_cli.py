@@ -106,12 +106,18 @@ def test_wrong_use_of_what_needs_torch(words, message, called):
         ("Give data_dir=, a folder", "Give --data-dir, a folder"),
         ("skip_bad_images works with one process", "--skip-bad-images works with one process"),
         ("dataset='fashion_mnist_mini'.", "--dataset 'fashion_mnist_mini'."),
+        ("crop_bounds=(1.0, nan) is not allowed", "--crop-bounds (1.0, nan) is not allowed"),
         ("runs/x/seed0-ab/config.json is damaged", "runs/x/seed0-ab/config.json is damaged"),
         ("the model gives 3 logits", "the model gives 3 logits"),
     ],
 )
 def test_messages_name_options(python, words):
     assert as_options(python) == words
+
+
+def test_a_sweep_says_where_the_runs_are_that_it_need_not_make(called, tmp_path):
+    text = " ".join(called("sweep", "mini_tau_cifar10", "--runs", tmp_path / "none").split())
+    assert "0 of 12 runs of mini_tau_cifar10 are done here; the others are committed (--rerun makes them)" in text
 
 
 def test_debug_shows_the_traceback():

@@ -179,7 +179,7 @@ def test_a_lab_install_runs_grids_and_notebooks(lab, outside):
     assert "cannot be written" not in said
     assert "clam_kl" in clamkit(lab, "status", "--grid", "demo")
     (outside / "tiny.yaml").write_text(GRID, encoding="utf-8")
-    assert "1 runs of tiny.yaml are done" in clamkit(lab, "sweep", "tiny.yaml", "--jobs", "1")
+    assert "1 of 1 runs of tiny.yaml are done" in clamkit(lab, "sweep", "tiny.yaml", "--jobs", "1")
     (done,) = (outside / "runs").rglob("DONE")
     assert (done.parent / "notebook.ipynb").is_file(), "the executed notebook lies in the run folder"
     clamkit(lab, "report", "23_worst_classes", "--out", "out")

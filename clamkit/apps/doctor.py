@@ -54,10 +54,9 @@ def _device() -> Check:
     except (ImportError, OSError) as error:
         return "device", "unknown", f"torch cannot be imported ({error}): install it again."
     device = find_device()
-    what = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    half = (
-        f"bfloat16 has {speed:.1f} times float32's speed" if (speed := bfloat16_speed()) else "bfloat16 does not work"
-    )
+    what = torch.cuda.get_device_name(device) if device.type == "cuda" else f"threads: {torch.get_num_threads()}"
+    speed = bfloat16_speed()
+    half = f"bfloat16 has {speed:.1f} times float32's speed" if speed else "bfloat16 does not work"
     return "device", f"{device} ({what}), {os.cpu_count()} cores, on which {half}", None
 
 

@@ -59,8 +59,7 @@ def prepare(
     except Timeout:
         raise ClamkitError(f"{target} is being written by another process: wait for it.") from None
     except OSError as error:
-        full = error.errno == errno.ENOSPC
-        what = "free some space" if full else "give another folder with --to"
+        what = "free some space" if error.errno == errno.ENOSPC else "give another folder with --to"
         raise ClamkitError(
             f"{target} cannot be written ({error.strerror}): {what}, and the same command goes on."
         ) from error

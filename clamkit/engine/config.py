@@ -7,6 +7,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,9 +69,7 @@ class RunConfig(BaseModel):
     acts_on: Literal["loss", "sampling"] = Field(
         "loss", description="what the weights act on: the loss of a class, or how often its images are drawn"
     )
-    tau: float = Field(
-        1.0, ge=0, description="step size of CLAM and max-min; scale of the margins of tla and logit_adjusted"
-    )
+    tau: float = Field(1.0, ge=0, description="step of CLAM and max-min; scale of the margins of tla, logit_adjusted")
     u_min: float | None = Field(None, ge=0, description="CLAM's smallest class weight (sum 1); default 1/(2n)")
     ratio: float | None = Field(None, ge=1, description="clam_ratio: largest over smallest weight; default 4")
     projection: Literal["euclidean", "kl", "clip", "released"] | None = Field(
@@ -107,7 +106,7 @@ class RunConfig(BaseModel):
     image_size: int | None = Field(None, ge=8, le=1024, description="training resolution; default: as the data is")
     epochs: int = Field(15, ge=1, description="15 are enough for the embedded data to settle")
     batch_size: int = Field(128, ge=1, description="as the released code")
-    lr: float = Field(0.1, gt=0, description="peak learning rate of SGD; as the released code")
+    lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="peak learning rate of SGD; as the released code")
     momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum; as the released code")
     weight_decay: float = Field(5e-4, ge=0, description="as the released code on CIFAR-100; 1e-3 on other small sets")
     schedule: Literal["onecycle", "constant", "triangle"] | None = Field(None, description="default by protocol")
@@ -127,7 +126,8 @@ class RunConfig(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise ClamkitError(" ".join(map(_sentence, error.errors()))) from None
+            by_field = groupby(error.errors(), lambda one: one["loc"][:1])
+            raise ClamkitError(" ".join(_sentence(list(errors)) for _, errors in by_field)) from None
 
     @field_validator("method", "model")
     @classmethod
@@ -219,10 +219,11 @@ class RunConfig(BaseModel):
         return Path(dataset, self.method, f"{self.augmentation}-{self.strength:g}", f"seed{self.seed}-{self.hash()}")
 
 
-def _sentence(error: Any) -> str:
-    """One pydantic error as a sentence: what was given, what is allowed."""
-    name = ".".join(map(str, error["loc"])) or "config"
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    allowed = error["msg"].replace("Input should be", "it must be")
-    return f"{name}={error['input']!r} is not allowed: {allowed}."
+def _sentence(errors: list[Any]) -> str:
+    """The pydantic errors of one field as a sentence: what was given, what is allowed."""
+    if errors[0]["type"] == "value_error":
+        return str(errors[0]["ctx"]["error"])
+    name = "".join(map(str, errors[0]["loc"][:1])) or "config"
+    allowed = " or ".join(error["msg"].split(", unable")[0] for error in errors)
+    allowed = allowed.replace("Input should be", "it must be", 1).replace("Input should be ", "")
+    return f"{name}={errors[0]['input']!r} is not allowed: {allowed}."

@@ -209,7 +209,7 @@ def _epoch(state: TrainingState, x: Any, y: Tensor, epoch: int) -> None:
     drawn_by = weights if config.draws_by_weights else None
     bounds = _class_bounds(config, weights)
     losses = train_epoch(state, batches.training(x, y, config.batch_size, generator, drawn_by, bounds), rates)
-    _check_finite(losses, config, epoch)
+    _check_finite(state, losses, epoch)
     if config.chosen("accuracy_from") == "pass":
         count(state, batches.training(x, y, config.batch_size, generator, bounds=bounds))
     elif config.chosen("accuracy_from") == "clean":
@@ -310,12 +310,14 @@ def _resume(run: RunFolder, dataset: Dataset) -> dict | None:
     return saved
 
 
-def _check_finite(losses: Tensor, config: RunConfig, epoch: int) -> None:
-    fine = int(distributed.gather(losses.isfinite().cumprod(0).sum()[None]).min())  # so many steps; all stop together
-    if fine < len(losses):
+def _check_finite(state: TrainingState, losses: Tensor, epoch: int) -> None:
+    left = torch.stack([parameter.isfinite().all() for parameter in state.model.parameters()]).all()  # by the last step
+    good = torch.cat([losses.isfinite(), left[None]]).cumprod(0).sum()[None]
+    if (fine := int(distributed.gather(good).min())) <= len(losses):  # all processes stop together
+        step = f"step {fine + 1} of {len(losses)}" if fine < len(losses) else "in what the last step left"
         raise ClamkitError(
-            f"the loss is not finite at epoch {epoch}, step {fine + 1} of {len(losses)} (lr={config.lr:g}). The "
-            f"run stops; its last good checkpoint (epoch {epoch - 1}) is kept. Try a smaller lr, or look at the data."
+            f"the loss is not finite at epoch {epoch}, {step} (lr={state.config.lr:g}). The run stops; its last good "
+            f"checkpoint (epoch {epoch - 1}) is kept. Try a smaller lr, or look at the data."
         )
 
 

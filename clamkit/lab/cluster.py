@@ -199,7 +199,6 @@ def _not_here(run) -> str | None:
         if time.monotonic() > deadline:
             return f"the worker finished it, but {run.folder} is not to be seen here"
         time.sleep(0.5)
-    return None
 
 
 def _connect(address: str, patience: float):

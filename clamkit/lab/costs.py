@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Setting = tuple[str, int, int, str, int]  # model, classes, channels, stem, pixels a side
 SHAPES = {  # training images, channels, pixels a side, classes
     "fashion_mnist_mini": (6_000, 1, 28, 10),
+    "fashion_mnist_tail": (1_489, 1, 28, 10),
     "fashion_mnist": (60_000, 1, 28, 10),
     "cifar10": (50_000, 3, 32, 10),
     "cifar100": (50_000, 3, 32, 100),
@@ -38,13 +39,15 @@ def costs(configs: Iterable[RunConfig]) -> str:
     """A sentence: what these runs cost in all. Runs whose dataset has no known size are left out, and counted."""
     configs = list(configs)
     known = [config for config in configs if config.dataset in SHAPES]
+    if not known:
+        return "what these runs cost is not known, nor how many images their data has: `clamkit data show` counts them"
     flop = [training_flop(config) for config in known]
     models = [config.model.split("_")[0] for config in known]
     here = sum(map(training_seconds, known))
     hours = sum(PAPER_HOURS[paper_dataset_like(config.dataset)] for config in known)
     left_out = f" ({len(configs) - len(known)} runs of unknown size not counted)" if len(known) < len(configs) else ""
     a100 = ""
-    if models and set(models) <= A100_FLOP_PER_SECOND.keys():
+    if set(models) <= A100_FLOP_PER_SECOND.keys():
         taken = sum(cost / A100_FLOP_PER_SECOND[model] for cost, model in zip(flop, models, strict=True))
         a100 = f", {_hours(taken)} of one A100 at the speed published for {' and '.join(sorted(set(models)))}"
     return (
@@ -54,8 +57,7 @@ def costs(configs: Iterable[RunConfig]) -> str:
 
 
 def _hours(seconds: float) -> str:
-    hours = seconds / 3600
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
+    return f"{seconds / 3600:,.0f}" if seconds >= 36_000 else f"{seconds / 3600:.2g}"
 
 
 def training_flop(config: RunConfig, data: Dataset | None = None) -> float:

@@ -220,8 +220,10 @@ def workers(jobs: int | None, missing: int) -> tuple[int, int]:
 
     Small models gain less from a second thread than a sweep from a second process (`make bench` measures it).
     """
-    from torch.cuda import device_count
+    cores = os.cpu_count() or 1
+    if not jobs:
+        from torch.cuda import device_count  # a second and 180 MB, which a cluster's workers do without
 
-    cores, gpus = os.cpu_count() or 1, device_count()
-    jobs = max(1, min(jobs or gpus or cores, missing))
+        jobs = device_count() or cores
+    jobs = max(1, min(jobs, missing))
     return jobs, max(1, cores // jobs)

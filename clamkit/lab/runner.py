@@ -90,8 +90,7 @@ def sweep(
         outcomes = _local_outcomes(missing, store.root, jobs)
     failed: dict[str, str] = {}
     shown = progress and sys.stderr.isatty()
-    done_before = len(made_by) - len(missing)
-    bar = tqdm(total=len(made_by), initial=done_before, unit="run", desc=grid.name, disable=not shown)
+    bar = tqdm(total=len(made_by), initial=len(made_by) - len(missing), unit="run", desc=grid.name, disable=not shown)
     with bar, closing(outcomes):
         for config, error, seconds in outcomes:
             label = f"{config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"

@@ -134,6 +134,15 @@ def test_nan_loss_stops_and_keeps_the_last_good_checkpoint(config, interrupted, 
     assert train(config).done
 
 
+def test_a_network_that_its_last_step_broke_is_not_kept(config):
+    """The loss of that step was finite: nobody has seen one of what it left."""
+    broken = config.model_copy(update={"epochs": 1, "batch_size": 60, "lr": 1e300})
+    with pytest.raises(ClamkitError, match=r"not finite at epoch 1, in what the last step left \(lr=1e\+300\)"):
+        train(broken)
+    assert not RunStore().run(broken).done
+    assert RunStore().run(broken).load_checkpoint() is None
+
+
 def test_impossible_floor_leaves_no_folder(config):
     bad = config.model_copy(update={"u_min": 0.4})
     with pytest.raises(ClamkitError, match="leaves no room for 3 classes"):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -93,13 +94,14 @@ def listens(port: int) -> bool:
     return False
 
 
+@cache
 def patience() -> dict[str, str]:
     """Settings with which a scheduler soon gives up a worker that says nothing. Dask's own are 300 seconds.
 
-    A worker is silent while it imports torch, which takes a minute where the machine is busy.
+    A worker is silent while it imports papermill, which takes a minute where the machine is busy.
     """
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    subprocess.run([sys.executable, "-c", "import papermill"], check=True)
     seconds = 4 + round(2 * (time.monotonic() - started))
     settings = {"WORKER_TTL": f"{seconds}s", "ALLOWED_FAILURES": "20"}
     return {f"DASK_DISTRIBUTED__SCHEDULER__{name}": value for name, value in settings.items()}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from clamkit import RunConfig
+from clamkit import RunConfig, load_data
 from clamkit.lab import costs
 from clamkit.lab.recipes import recipe
 
@@ -67,10 +67,17 @@ def test_speed_is_measured():
     assert costs.flop_per_second("tiny_resnet", 10, 1, "small", 28) > 1e6
 
 
-def test_runs_of_unknown_size_alone_name_no_gpu():
+def test_runs_of_unknown_size_alone_do_not_cost_nothing():
     said = costs.costs([RunConfig(dataset="own.npz")])
-    assert "1 runs of unknown size not counted" in said
+    assert "what these runs cost is not known" in said
     assert "A100" not in said
+    assert "0" not in said
+
+
+def test_the_table_has_the_sizes_of_what_is_embedded():
+    for name in ("fashion_mnist_mini", "fashion_mnist_tail"):
+        data = load_data(name)
+        assert costs.SHAPES[name] == (len(data.x_train), *data.x_train.shape[1:3], data.num_classes)
 
 
 def test_no_more_images_are_counted_than_there_are():

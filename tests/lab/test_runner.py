@@ -80,7 +80,8 @@ def test_processes_share_the_cores():
 
 
 @pytest.mark.slow
-def test_two_sweeps_never_make_the_same_run(small_npz):
+def test_two_sweeps_never_make_the_same_run(small_npz, monkeypatch):
+    monkeypatch.setattr(runner, "ORPHAN_TIMEOUT_S", 0.5)
     grid = Grid("small", NOTEBOOK, {"seed": [0]}, {"dataset": str(small_npz), "epochs": 1})
     folder = RunStore().run(grid.configs()[0]).folder
     folder.mkdir(parents=True)
@@ -139,12 +140,12 @@ def test_sweep_runs_what_is_missing_keeps_failures_apart(small_npz, tmp_path, ca
 
 @pytest.mark.slow
 def test_notebook_runs_by_plain_papermill_from_any_folder(tmp_path):
-    result = papermill(
-        "-p", "method", "clam", "-p", "crop_lower_bound", 0.3, "-p", "seed", 1, "-p", "epochs", 1, cwd=tmp_path
-    )
+    fields = {"crop_lower_bound": 0.3, "seed": 1, "epochs": 1}
+    words = [word for key, value in (fields | {"method": "clam"}).items() for word in ("-p", key, value)]
+    result = papermill(*words, "-y", "options: {per_class: 50}", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     made = [run.config for run in RunStore().runs()]
-    assert made == [RunConfig(method=m, crop_lower_bound=0.3, seed=1, epochs=1) for m in ("clam", "normal")]
+    assert made == [RunConfig(method=method, per_class=50, **fields) for method in ("clam", "normal")]
 
 
 @pytest.mark.slow
