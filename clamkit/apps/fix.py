@@ -40,6 +40,11 @@ class Fix:
     target: tuple[str, float] | None = None
 
     @property
+    def right(self) -> np.ndarray:
+        """Share of all images that are right, without and with: classes of many images count more."""
+        return np.average(self.classes[["without", "with"]], axis=0, weights=self.classes["images"])
+
+    @property
     def useful(self) -> bool:
         """Whether there are biases, and images they were not fitted on confirm that classes become more even."""
         change = self.metrics["with"] - self.metrics["without"]
@@ -150,9 +155,9 @@ def sentences(found: Fix) -> list[str]:
     lines = [f"{found.title}: {len(biases.values):,} classes. {found.measured}"]
     if not biases.values.any():
         return [*lines, f"{biases.choice} So none are written."]
-    rows, sizes = {name: table.loc[metric] for metric, name in SHOWN.items()}, found.classes["images"]
-    if sizes.nunique() > 1:  # the average over classes may rise while this falls
-        rows["images right"] = sizes @ found.classes[["without", "with"]] / sizes.sum()
+    rows = {name: table.loc[metric] for metric, name in SHOWN.items()}
+    if found.classes["images"].nunique() > 1:  # the average over classes may rise while this falls
+        rows["images right"] = found.right
     for name, (before, after) in rows.items():
         lines.append(f"  {name:<12}{percent(before):>8} → {percent(after):>7}  ({points(after - before)} points)")
     change = (found.classes["with"] - found.classes["without"]).sort_values(kind="stable")
