@@ -58,8 +58,7 @@ def read_target(text: str) -> tuple[str, float]:
     """ "worst=0.6", "worst=60%": the metric and the value that it shall reach."""
     allowed = [metric for metric in METRICS if metric != "cov"]
     example = "a metric and the accuracy that it shall reach, such as worst=0.6 or worst=60%"
-    metric, _, value = read_limit(text, "target", "=", allowed, example)
-    return metric, value
+    return read_limit(text, "target", "=", allowed, example)[::2]
 
 
 def fix(source: Source, *, by: str = BY, max_cost: float | None = None, target: tuple[str, float] | None = None) -> Fix:
@@ -163,6 +162,10 @@ def sentences(found: Fix) -> list[str]:
     change = (found.classes["with"] - found.classes["without"]).sort_values(kind="stable")
     pay, gain = change[change < 0], change[change > 0][::-1]
     lines += [f"Gain: {changes(gain.to_dict())}. Pay: {changes(pay.to_dict())}.", biases.choice]
+    if found.target and found.useful:
+        value, wanted = table.loc[found.target[0], "with"], found.target[1]
+        if value < wanted - 1e-12 if found.target[0] in HIGHER_IS_BETTER else value > wanted + 1e-12:
+            lines.append(f"Measured as above it is {percent(value)}: ask for more to be sure.")
     if not found.useful:
         lines.append("But other images do not confirm it: nothing is shown to be gained, so none are written.")
     return lines
