@@ -64,10 +64,11 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
     if len(examined.classes) >= MANY_CLASSES:
         seen = "with 100 classes τ = 0.1 (`--method clam`) brought the worst tenth 2 points for 0.3 of average "
         seen += "(`tce`: 4 for 1.3)"
-    lines.append(
-        f"If that is not enough, train with CLAM, gently: `clamkit train --method clam_kl --tau 0.1 --dataset …`; in "
-        f"our runs of small networks {seen}. The std {left} is {percent(real)}, sampling noise taken out."
-    )
+    then = "train with CLAM, gently: `clamkit train --method clam_kl --tau 0.1 --dataset …`; in our runs of small "
+    then += f"networks {seen}"
+    if model is not None and model.method not in ("", "normal"):
+        then = f"try other settings of {model.method} by held-out images (`clamkit sweep GRID --select all`)"
+    lines.append(f"If that is not enough, {then}. The std {left} is {percent(real)}, sampling noise taken out.")
     return lines
 
 

@@ -83,7 +83,7 @@ def fix(source: Source, *, by: str = BY, max_cost: float | None = None, target: 
         parts = [((scores, labels), data.held_out)]
         whole, measured = data.held_out, "Fitted on the held-out images, measured on the test images."
     else:
-        if data.is_run:
+        if data.method:
             raise ClamkitError(
                 f"{data.title} has no held-out images to fit biases on, and test images are not for fitting: train it "
                 "with --holdout 50, images of each class."

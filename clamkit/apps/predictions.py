@@ -52,7 +52,7 @@ class Predictions:
     names: tuple[str, ...] = ()
     kind: str = "logits"
     held_out: tuple[np.ndarray, np.ndarray] | None = None
-    is_run: bool = False  # its test images are then not for fitting
+    method: str = ""  # of a run: its test images are not for fitting
     differs: int = 0  # predictions that are not the class of the largest score
 
     @property
@@ -192,7 +192,7 @@ def _from_run(folder: Path) -> Predictions:
         )
     names = run.class_names
     table = run.predictions.apply(lambda column: pd.Series(np.array(names, dtype=object)[column]))
-    found = Predictions(title_of(run.config), table, is_run=True)
+    found = Predictions(title_of(run.config), table, method=run.config.method)
     if not (folder / LOGITS).is_file():
         return found
     logits = run.logits

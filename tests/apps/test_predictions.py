@@ -60,6 +60,13 @@ def test_two_runs_stand_side_by_side(finished, tmp_path):
     assert "top" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_a_run_of_a_method_is_not_told_to_begin_with_it(finished, tmp_path):
+    folders = {method: finished(method, holdout=0)[0] for method in ("normal", "clam_kl")}
+    last = {method: report([folder], None).advice[-1] for method, folder in folders.items()}
+    assert "train with CLAM, gently" in last["normal"]
+    assert "try other settings of clam_kl by held-out images (`clamkit sweep GRID --select all`)" in last["clam_kl"]
+
+
 def test_a_run_without_held_out_images_gets_no_biases(finished):
     with pytest.raises(ClamkitError, match="no held-out images to fit biases on.*--holdout 50"):
         fix(finished("clam", holdout=0)[0])
