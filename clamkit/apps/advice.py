@@ -33,7 +33,6 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
     if real < EVEN:
         even = f"without sampling noise the std over them is {percent(real)}, at most {percent(at_most)} (95 % sure)"
         return [*lines, f"The classes are even: {even}. Leave it."]
-    told = " (`clamkit fix`)" if fixed is None else ""
     if fixed is None and model is not None and model.scores is not None and model.scores.size <= QUICK:
         with suppress(ClamkitError):  # a class with hardly any images, a run without held-out ones
             fixed = fix(model)
@@ -45,7 +44,7 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
             moved += f" (weighted by images {points(np.diff(fixed.right)[0])})"
         unseen = "on images they were not fitted on"
         if fixed.useful:
-            lines.append(f"Use class biases: without training they move {moved}, {unseen}{told}.")
+            lines.append(f"Use class biases: without training they move {moved}, {unseen} (`clamkit fix`).")
             real, left = max(0.0, fixed.classes["with"].var() - chance**2) ** 0.5, "left after the biases"
             if real < EVEN:
                 return lines
