@@ -64,10 +64,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     import numpy as np  # commands that read none start without it
 
     if path.is_file() and not zipfile.is_zipfile(path):  # numpy would call it pickled
-        raise ClamkitError(
-            f"{path} is no .npz file, whatever its name says: numpy.savez writes one. Was it damaged on the way, or is "
-            "it a text file (then call it .csv)?"
-        )
+        what = f"{path} is no .npz file, whatever its name says: numpy.savez writes one."
+        raise ClamkitError(f"{what} Was it damaged on the way, or is it a text file (then call it .csv)?")
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -82,7 +80,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in arrays.files}
     except Exception as error:  # zip, numpy and pickle refusals are all the user's one fact: unreadable
-        raise ClamkitError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
+        told = "save texts with .astype(str), not as objects" if "Object arrays" in str(error) else error
+        raise ClamkitError(f"{path} cannot be read as an .npz file of plain arrays: {told}") from error
 
 
 def sha256(content: bytes) -> str:

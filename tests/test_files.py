@@ -94,7 +94,11 @@ def test_arrays_and_what_is_none(tmp_path):
     (tmp_path / "text.npz").write_text("label,prediction\n")
     np.savez(tmp_path / "objects.npz", a=np.array([None]))
     (tmp_path / "half.npz").write_bytes((tmp_path / "good.npz").read_bytes()[:-30])
-    for name, words in (("text", "is no .npz file"), ("half", "is no .npz file"), ("objects", "of plain arrays")):
+    for name, words in (
+        ("text", "is no .npz file"),
+        ("half", "is no .npz file"),
+        ("objects", "plain arrays: save texts with"),
+    ):
         with pytest.raises(ClamkitError, match=words) as raised:
             read_arrays(tmp_path / f"{name}.npz")
         assert "unsafely" not in str(raised.value) or name == "objects"

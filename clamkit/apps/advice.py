@@ -25,13 +25,14 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
     """Lines of advice on the last model of a diagnosis, each with the number that it rests on."""
     examined = result.models[-1]
     metrics = examined.fairness["value"]
-    chance = metrics["sampling_std"]
+    chance, at_most = metrics["sampling_std"], examined.fairness.loc["std", "high"]
     real = max(0.0, metrics["std"] ** 2 - chance**2) ** 0.5
-    if metrics["noise"] >= NOISE or (real < EVEN and examined.fairness.loc["std", "high"] > UNSURE):
+    if at_most > UNSURE if real < EVEN else metrics["noise"] >= NOISE:
         return [_more_images(examined, real)]
     lines = _pairs(examined)
     if real < EVEN:
-        return [*lines, f"The classes are even: without sampling noise the std over them is {percent(real)}. Leave it."]
+        even = f"without sampling noise the std over them is {percent(real)}, at most {percent(at_most)} (95 % sure)"
+        return [*lines, f"The classes are even: {even}. Leave it."]
     if fixed is None and model is not None and model.scores is not None and model.scores.size <= QUICK:
         with suppress(ClamkitError):  # a class with hardly any images, a run without held-out ones
             fixed = fix(model)
@@ -39,6 +40,8 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
     if fixed is not None:
         change = fixed.metrics["with"] - fixed.metrics["without"]
         moved = f"the worst 10 % by {points(change['worst'])} points and the average by {points(change['average'])}"
+        if fixed.classes["images"].nunique() > 1:
+            moved += f" (weighted by images {points(np.diff(fixed.right)[0])})"
         unseen = "on images they were not fitted on"
         if fixed.useful:
             lines.append(f"Use class biases: without training they move {moved}, {unseen} (`clamkit fix`).")
@@ -60,25 +63,24 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
     if len(examined.classes) >= MANY_CLASSES:
         seen = "with 100 classes τ = 0.1 (`--method clam`) brought the worst tenth 2 points for 0.3 of average "
         seen += "(`tce`: 4 for 1.3)"
-    lines.append(
-        f"If that is not enough, train with CLAM, gently: `clamkit train --method clam_kl --tau 0.1 --dataset …`; in "
-        f"our runs of small networks {seen}. The std {left} is {percent(real)}, sampling noise taken out."
-    )
+    then = "train with CLAM, gently: `clamkit train --method clam_kl --tau 0.1 --dataset …`; in our runs of small "
+    then += f"networks {seen}"
+    if model is not None and model.method not in ("", "normal"):
+        then = f"try other settings of {model.method} by held-out images (`clamkit sweep GRID --select all`)"
+    lines.append(f"If that is not enough, {then}. The std {left} is {percent(real)}, sampling noise taken out.")
     return lines
 
 
 def _more_images(model: Model, real: float) -> str:
     """How many test images of a class would bring the std by chance down to a part of the real one."""
-    images, metrics, at_most = model.classes["images"], model.fairness["value"], model.fairness.loc["std", "high"]
-    per_class = int(images.median())
-    why = f"by {per_class:,} images of a class the std over them may be up to {percent(at_most)}"
-    if metrics["noise"] >= NOISE:
-        part = percent(metrics["noise"], 0)
-        why = f"{part} of the variance over classes is what {per_class:,} images of a class give by chance"
+    images, noise = model.classes["images"], model.fairness.loc["noise", "value"]
+    per_class = " to ".join(f"{size:,}" for size in sorted({images.min(), images.max()})) + " images of a class"
+    why = f"by {per_class} the std over them may be up to {percent(model.fairness.loc['std', 'high'])}"
+    if noise >= NOISE:
+        why = f"{percent(noise, 0)} of the variance over classes is what {per_class} give by chance"
     smooth = (model.classes["right"] + 0.5) / (images + 1)  # no class is taken to be perfect
-    chance = max(metrics["sampling_std"], float((smooth * (1 - smooth) / images).mean()) ** 0.5)
     wanted = max(real * (NOISE_WANTED / (1 - NOISE_WANTED)) ** 0.5, 0.01)
-    needed = int(np.ceil(per_class * (chance / wanted) ** 2 / 10) * 10)
+    needed = int(np.ceil((smooth * (1 - smooth)).mean() / wanted**2 / 10) * 10)
     return (
         f"Collect more test images first: {why}. About {needed:,} of each would bring that chance to "
         f"{percent(wanted)} of accuracy. Until then do not act on single classes."

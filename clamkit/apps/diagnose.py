@@ -107,10 +107,9 @@ def _pair(before: pd.DataFrame, after: pd.DataFrame, titles: tuple[str, str]) ->
             )
     if "id" in before and "id" in after:
         for title, frame in ((first, before), (second, after)):
-            if frame["id"].duplicated().any():
-                twice = frame["id"][frame["id"].duplicated()].iloc[0]
+            if len(twice := frame["id"][frame["id"].duplicated()]):
                 raise ClamkitError(
-                    f"{title} has the id {twice!r} more than once: give each image an id of its own, or leave "
+                    f"{title} has the id {twice.iloc[0]!r} more than once: give each image an id of its own, or leave "
                     "the id columns out."
                 )
         if alone := sorted(set(before["id"]) ^ set(after["id"])):

@@ -64,9 +64,9 @@ def figure_classes(result: Diagnosis) -> Figure:
     figure, (curve, profile) = plt.subplots(1, 2, figsize=(9, 3.1), width_ratios=(1.5, 1))
     x = np.arange(1, len(worst) + 1)
     tail = tail_size(len(worst))
-    for start, text in ((0.5, "worst 10 %"), (len(worst) - tail + 0.5, "best 10 %")):
+    for start, y, at, text in ((0.5, 1, "top", "worst 10 %"), (len(worst) - tail + 0.5, 0.02, "bottom", "best 10 %")):
         curve.axvspan(start, start + tail, color="#f0f0f0", lw=0)
-        curve.text(start + tail / 2, 0.02, text, ha="center", va="bottom", fontsize=7, color="#555555", rotation=90)
+        curve.text(start + tail / 2, y, text, ha="center", va=at, fontsize=7, color="#555555", rotation=90)
     for model, colour in zip(models, colours, strict=True):
         rows = model.worst()
         curve.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.15, lw=0)

@@ -40,6 +40,11 @@ class Fix:
     target: tuple[str, float] | None = None
 
     @property
+    def right(self) -> np.ndarray:
+        """Share of all images that are right, without and with: classes of many images count more."""
+        return np.average(self.classes[["without", "with"]], axis=0, weights=self.classes["images"])
+
+    @property
     def useful(self) -> bool:
         """Whether there are biases, and images they were not fitted on confirm that classes become more even."""
         change = self.metrics["with"] - self.metrics["without"]
@@ -53,8 +58,7 @@ def read_target(text: str) -> tuple[str, float]:
     """ "worst=0.6", "worst=60%": the metric and the value that it shall reach."""
     allowed = [metric for metric in METRICS if metric != "cov"]
     example = "a metric and the accuracy that it shall reach, such as worst=0.6 or worst=60%"
-    metric, _, value = read_limit(text, "target", "=", allowed, example)
-    return metric, value
+    return read_limit(text, "target", "=", allowed, example)[::2]
 
 
 def fix(source: Source, *, by: str = BY, max_cost: float | None = None, target: tuple[str, float] | None = None) -> Fix:
@@ -79,7 +83,7 @@ def fix(source: Source, *, by: str = BY, max_cost: float | None = None, target: 
         parts = [((scores, labels), data.held_out)]
         whole, measured = data.held_out, "Fitted on the held-out images, measured on the test images."
     else:
-        if data.is_run:
+        if data.method:
             raise ClamkitError(
                 f"{data.title} has no held-out images to fit biases on, and test images are not for fitting: train it "
                 "with --holdout 50, images of each class."
@@ -150,14 +154,18 @@ def sentences(found: Fix) -> list[str]:
     lines = [f"{found.title}: {len(biases.values):,} classes. {found.measured}"]
     if not biases.values.any():
         return [*lines, f"{biases.choice} So none are written."]
-    rows, sizes = {name: table.loc[metric] for metric, name in SHOWN.items()}, found.classes["images"]
-    if sizes.nunique() > 1:  # the average over classes may rise while this falls
-        rows["images right"] = sizes @ found.classes[["without", "with"]] / sizes.sum()
+    rows = {name: table.loc[metric] for metric, name in SHOWN.items()}
+    if found.classes["images"].nunique() > 1:  # the average over classes may rise while this falls
+        rows["images right"] = found.right
     for name, (before, after) in rows.items():
         lines.append(f"  {name:<12}{percent(before):>8} → {percent(after):>7}  ({points(after - before)} points)")
     change = (found.classes["with"] - found.classes["without"]).sort_values(kind="stable")
     pay, gain = change[change < 0], change[change > 0][::-1]
     lines += [f"Gain: {changes(gain.to_dict())}. Pay: {changes(pay.to_dict())}.", biases.choice]
+    if found.target and found.useful:
+        value, wanted = table.loc[found.target[0], "with"], found.target[1]
+        if value < wanted - 1e-12 if found.target[0] in HIGHER_IS_BETTER else value > wanted + 1e-12:
+            lines.append(f"Measured as above it is {percent(value)}: ask for more to be sure.")
     if not found.useful:
         lines.append("But other images do not confirm it: nothing is shown to be gained, so none are written.")
     return lines

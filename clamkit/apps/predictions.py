@@ -1,7 +1,7 @@
 """What a model said of its test images, read from a table, from arrays or from a run's folder.
 
-table       CSV (also compressed) or Parquet: label and prediction, names or numbers, or a column of scores for each
-            class (logit_cat, prob_cat, or just cat); Parquet also takes one column logits of lists. Optionally id.
+table       CSV (commas, semicolons, tabs; also compressed) or Parquet: label and prediction, names or numbers, or
+            scores: a column a class (logit_cat, prob_cat, just cat); Parquet also one of lists, logits. Optionally id.
 arrays      .npz: labels, and predictions or logits or probabilities; optionally class_names and ids
 run         the folder of a finished run, or a file in it
 """
@@ -27,7 +27,7 @@ from clamkit.methods.specs import METHODS
 TINY = 1e-12  # added to probabilities before the log
 CELLS = (2_000_000, 100)  # values a Parquet file may have, and how many more for each of its bytes: more is a trap
 SUM_TOLERANCE = 0.02  # of the probabilities of an image: they may be rounded
-ARRAYS = {  # of an .npz file: what we call it, and what others do
+ARRAYS = {  # and columns of tables: what we call it, and what others do
     "label": ("labels", "label", "y", "y_true", "target", "targets"),
     "prediction": ("predictions", "prediction", "pred", "preds", "y_pred"),
     "logits": ("logits", "logit", "scores"),
@@ -52,7 +52,7 @@ class Predictions:
     names: tuple[str, ...] = ()
     kind: str = "logits"
     held_out: tuple[np.ndarray, np.ndarray] | None = None
-    is_run: bool = False  # its test images are then not for fitting
+    method: str = ""  # of a run: its test images are not for fitting
     differs: int = 0  # predictions that are not the class of the largest score
 
     @property
@@ -104,9 +104,12 @@ def _table(path: Path) -> pd.DataFrame:
         if (cells := said.num_rows * said.num_columns) > CELLS[0] + CELLS[1] * path.stat().st_size:
             raise ValueError(f"it says it has {cells:,} values, more than so small a file can be meant to have")
         return pd.read_parquet(path)
-    columns = pd.read_csv(path, nrows=0).columns
+    columns, form = pd.read_csv(path, nrows=0).columns, {}
+    if len(columns) == 1 and (sign := re.search("[;\t]", columns[0])):
+        form = {"sep": sign[0], "decimal": "," if sign[0] == ";" else "."}
+        columns = pd.read_csv(path, nrows=0, **form).columns
     words = {column: str for column in columns if not SCORES.fullmatch(column.strip())}
-    return pd.read_csv(path, dtype=words, keep_default_na=False)
+    return pd.read_csv(path, dtype=words, keep_default_na=False, **form)
 
 
 def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
@@ -116,9 +119,11 @@ def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
         if columns.count(column) > 1:
             raise ClamkitError(f"{name} has more than one column {column} (capitals do not count): keep one.")
     frame = frame.set_axis(columns, axis=1)
-    guesses = [column for column in columns if column.lower().startswith("pred")]
-    if "prediction" not in columns and len(guesses) == 1:
-        frame = frame.rename(columns={guesses[0]: "prediction"})
+    for column in own:
+        words = "|".join((*ARRAYS[column], "pred.*" if column == "prediction" else column))
+        guesses = [text for text in columns if re.fullmatch(words, text, re.IGNORECASE)]
+        if column not in columns and len(guesses) == 1:
+            frame = frame.rename(columns={guesses[0]: column})
     if frame.empty and "label" in frame:
         raise ClamkitError(f"{name} has a header and no rows: it needs one for each image.")
     kind, names, scores = _score_columns(frame)
@@ -127,8 +132,7 @@ def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
         has = "scores and " if names else ""
         raise ClamkitError(
             f"{name} has {has}no column {' and no column '.join(absent)}: it needs label and prediction (or a column "
-            f"of scores for each class, such as logit_cat), separated by a comma, and has "
-            f"{some(list(frame), 8) or 'none'}."
+            f"of scores for each class, such as logit_cat), and has {some(list(frame), 8) or 'none'}."
         )
     found = Predictions(name, pd.DataFrame({c: _text(frame[c], name) for c in own if c in frame}))
     return found if scores is None else _with_scores(found, scores, names, kind)
@@ -143,13 +147,12 @@ def _score_columns(frame: pd.DataFrame) -> tuple[str, list[str], np.ndarray | No
             return kind, [str(i) for i in range(scores.shape[1])], scores
     found = {column: match for column in frame if (match := SCORES.fullmatch(column)) and column != "prediction"}
     kind = "logits" if any(match[1].lower().startswith(("l", "s")) for match in found.values()) else "probabilities"
-    names = [match[2] for match in found.values()]
+    names, labels = [match[2] for match in found.values()], set()
     if not found and "label" in frame and "prediction" not in frame:  # a column for each class, by its name
-        found = {column: None for column in frame if column not in ("label", "id")}
-        kind, names = "", list(found)
-        if not set(_text(frame["label"], "label").unique()) <= set(names):
-            return "", [], None
-    if not names:
+        labels = set(_text(frame["label"], "label"))
+        names = [c for c in frame if c in labels or not re.fullmatch(r"label|id|index|Unnamed: \d+", c)]
+        kind, found = "", names
+    if not names or not labels <= set(names):
         return "", [], None
     return kind, names, frame[list(found)].apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
 
@@ -167,16 +170,13 @@ def _from_arrays(arrays: Mapping[str, np.ndarray], name: str) -> Predictions:
     sizes = {ours: found[ours].shape[:1] for ours in ("label", "prediction", kind, "id") if ours in found}
     if len(set(sizes.values())) > 1 or found["label"].ndim != 1:
         shapes = ", ".join(f"{ours} {found[ours].shape}" for ours in sizes)
-        raise ClamkitError(f"the arrays of {name} do not belong together ({shapes}): each needs a row for each image.")
+        raise ClamkitError(f"the arrays of {name} do not belong together ({shapes}): give a row and a label an image.")
     if not len(found["label"]):
         raise ClamkitError(f"{name} has no images: its arrays have no rows.")
-    names = [str(text) for text in found["names"]] if "names" in found else []
+    names = list(_text(pd.Series(found["names"]), name, "class name")) if "names" in found else []
     table = pd.DataFrame({key: _text(pd.Series(found[key]), name, key) for key in sizes if key != kind})
-    if names:
-        columns = ["label", *(["prediction"] if "prediction" in table else [])]
-        table[columns] = table[columns].apply(lambda column: _named(column, names))
     if kind is None:
-        return Predictions(name, table)
+        return Predictions(name, table.assign(**{c: _named(table[c], names) for c in ("label", "prediction")}))
     scores = found[kind]
     if scores.ndim != 2:
         raise ClamkitError(f"{kind} of {name} have shape {scores.shape}: give [images, classes].")
@@ -192,7 +192,7 @@ def _from_run(folder: Path) -> Predictions:
         )
     names = run.class_names
     table = run.predictions.apply(lambda column: pd.Series(np.array(names, dtype=object)[column]))
-    found = Predictions(title_of(run.config), table, is_run=True)
+    found = Predictions(title_of(run.config), table, method=run.config.method)
     if not (folder / LOGITS).is_file():
         return found
     logits = run.logits
@@ -240,10 +240,8 @@ def _with_scores(found: Predictions, scores: np.ndarray, names: Sequence[str], k
             )
         kind = "probabilities" if proper.all() else "logits"
     best = np.array(names, dtype=object)[scores.argmax(axis=1)]
-    if "prediction" in table:
-        table = table.assign(prediction=_named(table["prediction"], names))
-    differs = int((table["prediction"] != best).sum()) if "prediction" in table else 0
-    table = table if "prediction" in table else table.assign(prediction=best)
+    said = _named(table["prediction"], names) if "prediction" in table else best
+    table, differs = table.assign(prediction=said), int((said != best).sum())
     if kind == "probabilities":
         scores = np.log(scores.astype(np.float32 if scores.dtype == np.float16 else scores.dtype) + TINY)
     return replace(found, table=table, scores=scores, names=tuple(names), kind=kind, differs=differs)

@@ -49,10 +49,7 @@ def numbered(lines: list[str]) -> list[str]:
 def read_limit(
     text: str, kind: str, signs: str, metrics: Sequence[str], example: str, counts: Sequence[str] = ()
 ) -> tuple[str, str, float]:
-    """Metric, sign and number of what was typed, such as "worst<0.60" or "std>12%".
-
-    kind: what it is for; counts: metrics that are no fractions.
-    """
+    """Metric, sign and number of "worst<0.60" or "std>12%"; kind: what it is for; counts: metrics, no fractions."""
     match = re.fullmatch(rf"\s*(\w+)\s*([{signs}])\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", text)
     if not match:
         raise ClamkitError(f"the {kind} {text!r} cannot be read: give {example}. Metrics: {', '.join(metrics)}.")

@@ -43,10 +43,7 @@ class ClamCallback(TrainerCallback):
     """
 
     def __init__(
-        self,
-        weighter: Weighter,
-        log_dir: str | os.PathLike | None = None,
-        class_names: Sequence[str] | None = None,
+        self, weighter: Weighter, log_dir: str | os.PathLike | None = None, class_names: Sequence[str] | None = None
     ):
         if weighter.reduction != "mean":
             raise ClamkitError(f"the Trainer needs a mean, not reduction={weighter.reduction!r}: leave it out.")

@@ -69,10 +69,7 @@ class ClamCallback(Callback):
     """
 
     def __init__(
-        self,
-        weighter: Weighter,
-        log_dir: str | os.PathLike | None = None,
-        class_names: Sequence[str] | None = None,
+        self, weighter: Weighter, log_dir: str | os.PathLike | None = None, class_names: Sequence[str] | None = None
     ):
         self.weighter, self.curves = weighter, Curves(log_dir, class_names) if log_dir else None
         self._first: dict[str, Tensor] | None = None  # the state with which the first training began

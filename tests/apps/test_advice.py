@@ -32,6 +32,36 @@ def test_noise_only_asks_for_more_images_and_nothing_else():
     assert 100 < needed < 2500
 
 
+def test_many_images_that_show_nothing_but_chance_show_even_classes():
+    """10 classes of v = 0.8 and 2,000 images: the std by chance is below 0.9 %, and there is nothing to collect."""
+    right = np.random.default_rng(0).binomial(2000, 0.8, 10)
+    rows = [f"c{i}→c{i}*{n}" for i, n in enumerate(right)] + [f"c{i}→c{9 - i}*{2000 - n}" for i, n in enumerate(right)]
+    result = diagnose(table(*rows))
+    assert result.fairness.loc["noise", "value"] > 0.5
+    assert advice(result)[-1].startswith("The classes are even")
+    assert f"at most {100 * result.fairness.loc['std', 'high']:.1f} % (95 % sure)" in advice(result)[-1]
+
+
+def test_a_rare_class_does_not_multiply_the_images_wanted():
+    """v = 0.75 everywhere: 0.1875 / 0.01² = 1,875 images of each class, whatever there is of them now."""
+    rows = [row for i in range(9) for row in (f"c{i}→c{i}*750", f"c{i}→c{(i + 1) % 9}*250")]
+    (line,) = advice(diagnose(table(*rows, "rare→rare*3", "rare→c0*1")))
+    assert "by 4 to 1,000 images of a class" in line
+    needed = int(re.search(r"About ([\d,]+) of each", line)[1].replace(",", ""))
+    assert needed == pytest.approx(1875, rel=0.02)
+
+
+def test_biases_that_cost_images_say_so():
+    """900 images of one class and 100 of the other: the average over classes rises, the share that is right falls."""
+    rng, labels = np.random.default_rng(0), np.repeat([0, 1], [900, 100])
+    model = predictions(rng.normal(size=(1000, 2)) + 2 * np.eye(2)[labels] + [1.5, 0], labels)
+    classes = fix(model).classes
+    expected = 100 * ((classes["with"] - classes["without"]) * [0.9, 0.1]).sum()
+    assert expected < -1
+    (line,) = [line for line in advice(diagnose(model), model) if line.startswith("Use class biases")]
+    assert f"(weighted by images {expected:+.1f})".replace("-", "−") in line
+
+
 def test_a_confused_pair_is_named_with_its_share():
     """30 of the 40 errors are between cat and dog, either way."""
     names = [f"n{i}" for i in range(8)]

@@ -142,7 +142,7 @@ def test_names_and_numbers_may_be_written_in_several_ways(tmp_path):
         ("", "preds.csv is empty"),
         ("label,prediction\n", "a header and no rows"),
         ("label,guess\n1,1\n", "no column prediction: .* has label, guess"),
-        ("image;label;prediction\n", "no column label and no column prediction.* has image;label;prediction"),
+        ("image|label|prediction\n", r"no column label and no column prediction.* has image\|label\|prediction"),
         ("label,pred_a,pred_b\n1,1,1\n", "no column prediction"),
         ("label,prediction\na,a\nb,\nb,nan\n", r"no prediction in 2 of 3 rows \(first: line 3\)"),
         ("label,prediction\na,a\na,b\n", "all labels are 'a'"),

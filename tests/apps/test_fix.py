@@ -177,6 +177,16 @@ def test_a_target_with_a_typo_is_told(text):
         read_target(text)
 
 
+def test_a_target_that_other_images_miss_is_told(npz):
+    """One half of the images finds no biases that reach a std of 0.05, so that what is measured falls short of it."""
+    for target, missed in ((("worst", 0.7), False), (("std", 0.1), False), (("std", 0.05), True)):
+        found = fix(npz, target=target)
+        value = found.metrics.loc[target[0], "with"]
+        assert (value < target[1] if target[0] == "worst" else value > target[1]) == missed
+        said = f"Measured as above it is {100 * value:.1f} %: ask for more to be sure."
+        assert (said in sentences(found)) == missed
+
+
 def test_targets():
     assert read_target("worst = 60 %") == ("worst", pytest.approx(0.6))
     with pytest.raises(ClamkitError, match="unknown metric of a target 'wrost'. Did you mean 'worst'"):

@@ -60,6 +60,13 @@ def test_two_runs_stand_side_by_side(finished, tmp_path):
     assert "top" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_a_run_of_a_method_is_not_told_to_begin_with_it(finished, tmp_path):
+    folders = {method: finished(method, holdout=0)[0] for method in ("normal", "clam_kl")}
+    last = {method: report([folder], None).advice[-1] for method, folder in folders.items()}
+    assert "train with CLAM, gently" in last["normal"]
+    assert "try other settings of clam_kl by held-out images (`clamkit sweep GRID --select all`)" in last["clam_kl"]
+
+
 def test_a_run_without_held_out_images_gets_no_biases(finished):
     with pytest.raises(ClamkitError, match="no held-out images to fit biases on.*--holdout 50"):
         fix(finished("clam", holdout=0)[0])
@@ -72,6 +79,49 @@ def test_arrays_and_tables_of_the_same_predictions_agree(tmp_path):
     frame = pd.DataFrame({"label": named[label], "prediction": named[prediction]})
     for other in (tmp_path / "p.npz", frame):
         assert read(other).table.to_numpy().tolist() == frame.to_numpy().tolist()
+
+
+COLUMNS = {"label": ["cat", "dog", "cat"], "prediction": ["dog", "dog", "cat"], "id": ["1", "2", "3"]}
+
+
+@pytest.mark.parametrize("kind", ["semicolons", "tabs", "index", "other names", "sentences"])
+def test_tables_as_other_programs_write_them(kind, tmp_path):
+    frame, file = pd.DataFrame(COLUMNS), tmp_path / "x.csv"
+    other = {"label": "y_true", "prediction": "y_pred"} if kind == "other names" else {}
+    other = {"label": "Target", "prediction": "Predicted class", "id": "IDs"} if kind == "sentences" else other
+    sign = {"semicolons": ";", "tabs": "\t"}.get(kind, ",")
+    frame.rename(columns=other).to_csv(file, index=kind == "index", sep=sign)
+    pd.testing.assert_frame_equal(read(file).table.astype(str), frame.astype(str))
+
+
+@pytest.mark.parametrize("prefix", ["", "logit_"])
+def test_an_index_is_no_class(prefix, tmp_path):
+    """Row numbers are larger than any score: as a class, the index would be all that is predicted."""
+    scores = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), columns=["cat", "index"])
+    labels = np.repeat(["cat", "index"], 20)  # a class may have that name
+    for classes in (["cat", "index"], ["cat", "dog"]):
+        frame = scores.set_axis([prefix + name for name in classes], axis=1)
+        frame["label"] = np.where(labels == "cat", *classes)
+        frame.to_csv(tmp_path / "x.csv")
+        found = read(tmp_path / "x.csv")
+        assert list(found.names) == classes
+        np.testing.assert_allclose(found.scores, scores)
+    if not prefix:
+        frame.reset_index().to_csv(tmp_path / "x.csv", index=False)
+        assert list(read(tmp_path / "x.csv").names) == ["cat", "dog"]
+
+
+def test_decimal_commas_go_with_semicolons(tmp_path):
+    (tmp_path / "x.csv").write_text("label;logit_a;logit_b\na;1,5;-0,25\nb;1;2,0\n", encoding="utf-8")
+    assert read(tmp_path / "x.csv").scores.tolist() == [[1.5, -0.25], [1, 2]]
+
+
+@pytest.mark.parametrize("scores", [{"logits": np.eye(2)}, {"predictions": [0, 1]}])
+def test_numbers_find_names_in_either_form_of_unicode(scores, tmp_path):
+    """é as one character (NFC) and as e with an accent (NFD), both behind class numbers."""
+    forms = ["caf\u00e9", "the\u0301"]
+    np.savez(tmp_path / "x.npz", labels=[0, 1], class_names=forms, **scores)
+    assert read(tmp_path / "x.npz").table.to_numpy().tolist() == [["caf\u00e9"] * 2, ["th\u00e9"] * 2]
 
 
 def test_calibration_by_brute_force():
