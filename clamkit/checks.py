@@ -48,8 +48,7 @@ def fraction(value: float, name: str, hint: str = "", *, below: float = inf) -> 
 
 def in_class_order(values: Any, num_classes: int, name: str) -> np.ndarray:
     """float64, of a list, an array, a tensor; of a Series or dict by its labels: `value_counts()` orders by size."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
+    values = values.detach().cpu() if hasattr(values, "detach") else values
     if hasattr(values, "keys"):
         labels = {str(label): label for label in dict(values)}  # text in JSON
         if labels.keys() != set(map(str, range(num_classes))):

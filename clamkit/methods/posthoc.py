@@ -304,8 +304,7 @@ def _checked(
         which = f"class {missing[0]}" if names is None else f"class {names[missing[0]]!r}"
         none = f"{which} has no image ({missing.size} of {n} classes have none)"
         raise ClamkitError(f"{none}, so it can have no bias: give images of it, or leave its column out.")
-    bad = images - np.isfinite(logits).all(axis=1).sum()
-    if bad:
+    if bad := images - np.isfinite(logits).all(axis=1).sum():
         raise ClamkitError(f"the logits of {bad} of {images} images have nan or infinite values: leave these images "
                            "out. If they are log-probabilities add 1e-12 before the log.")  # fmt: skip
     return logits, labels.astype(np.int64), names
