@@ -47,6 +47,8 @@ class ClamCallback(TrainerCallback):
     ):
         if weighter.reduction != "mean":
             raise ClamkitError(f"the Trainer needs a mean, not reduction={weighter.reduction!r}: leave it out.")
+        if weighter.ignore_index != -100:
+            raise ClamkitError("the Trainer averages over labels that are not -100: use that, leave ignore_index out.")
         self.weighter, self.curves = weighter, Curves(log_dir, class_names) if log_dir else None
         self._first: dict[str, Tensor] | None = None  # the state with which the first training began
 

@@ -159,8 +159,13 @@ def test_label_smoothing_is_honoured_or_refused(tmp_path, monkeypatch):
         logits = trainer.model(images.x)["logits"]
     wanted = torch.nn.functional.cross_entropy(logits, images.y, label_smoothing=0.1).item()
     assert trainer.evaluate()["eval_loss"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_what_the_trainer_cannot_average_is_refused():
     with pytest.raises(ClamkitError, match="needs a mean"):
         ClamCallback(CLAM(10, reduction="none"))
+    with pytest.raises(ClamkitError, match="labels that are not -100"):  # it counts the others itself
+        ClamCallback(CLAM(10, ignore_index=255))
 
 
 def test_parts_of_an_accumulated_batch_count_by_their_labels():

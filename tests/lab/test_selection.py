@@ -130,7 +130,7 @@ def test_the_command_selects_after_the_sweep(small_npz, tmp_path, monkeypatch):
     runs = [train(config) for config in Grid.load(grid).configs()]
     for words in (["--select", "tau"], ["--select", "all", "--by", "average-std"]):
         result = CliRunner().invoke(app, ["sweep", str(grid), *words], catch_exceptions=False)
-        assert result.output.splitlines()[0].startswith("2 runs of")
+        assert result.output.splitlines()[0].startswith("2 of 2 runs of")
         assert str(select(runs)) in result.output
     with pytest.raises(ClamkitError, match="u_min varies within no method"):
         CliRunner().invoke(app, ["sweep", str(grid), "--select", "u-min"], catch_exceptions=False)
@@ -139,7 +139,7 @@ def test_the_command_selects_after_the_sweep(small_npz, tmp_path, monkeypatch):
     results.save("taus", runs)
     command = ["sweep", str(grid), "--runs", str(tmp_path / "none"), "--select", "tau"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert result.output.splitlines()[0].startswith("0 runs of"), "committed ones are not trained again"
+    assert result.output.splitlines()[0].startswith("0 of 2 runs of"), "committed ones are not trained again"
     assert str(select(runs)) in result.output, "and serve to choose by"
 
 
