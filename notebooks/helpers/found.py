@@ -25,6 +25,10 @@ DATA = DATASET_NAMES | {
 STRENGTHS = {"crop": "crop bounds", "jitter": "strengths of the jitter"}
 CLAIM = re.compile(rf"^.*?: (?:{'|'.join((SUPPORTED, OPPOSITE, NO_DIFFERENCE, NOT_DECIDED))})")  # with its verdict
 
+OWN_QUESTIONS = (
+    "*Verdicts*: no *p* is corrected for more than this notebook asks; [05](05_what_we_found.ipynb) corrects for all."
+)
+
 
 def found(*sentences: str, runs: Sequence[Run] | None = None) -> None:
     """Show each sentence as an item of a list, its claim and verdict in bold, and the regime of the runs below.
@@ -34,6 +38,8 @@ def found(*sentences: str, runs: Sequence[Run] | None = None) -> None:
     lines = [f"- {CLAIM.sub(lambda claim: f'**{claim[0]}**', sentence)}" for sentence in sentences]
     if runs is not None:
         lines += ["", f"*Regime*: {regime(runs)}."]
+        if any(map(CLAIM.match, sentences)):
+            lines += ["", OWN_QUESTIONS]
     display(Markdown("\n".join(lines)))
 
 
