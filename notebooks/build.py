@@ -106,7 +106,7 @@ Run it with other parameters from any folder:
 papermill notebooks/{file}.ipynb out.ipynb -p method clam -p crop_lower_bound 0.3 -p seed 1
 ```
 
-`scale` names a recipe: `"small"` (a network of 78,000 parameters), `"fast"` (near the paper's accuracy for 1/200 of its computation), `"long"`, and `"paper"`: ResNet-50 from scratch at 224 px, {epochs_of_paper} epochs, batches of 128, mixed precision, about {hours} hours on one GPU (the paper's appendix, for {alike}). A run expected to take longer than `minutes` is not begun unasked: the first output says what runs instead, and why."""),
+`scale` names a recipe: `"small"` (a network of 78,000 parameters), `"fast"` (near the paper's accuracy on whole datasets, for about 1/200 of its computation), `"long"`, and `"paper"`: ResNet-50 from scratch at 224 px, {epochs_of_paper} epochs, batches of 128, mixed precision, about {hours} hours on one GPU (the paper's appendix, for {alike}). A run expected to take longer than `minutes` is not begun unasked: the first output says what runs instead, and why."""),
     ("markdown", "The next cell is the only one to change. Everything else follows from it."),
     ("parameters", '''method = "clam"  # any of clamkit.METHODS: normal, focal, pw, tce, ggf, apstar, maxmin, clam, clam_kl, …
 beside = "normal"  # a method to compare with; None: no second run
