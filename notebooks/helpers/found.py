@@ -25,9 +25,7 @@ DATA = DATASET_NAMES | {
 STRENGTHS = {"crop": "crop bounds", "jitter": "strengths of the jitter"}
 CLAIM = re.compile(rf"^.*?: (?:{'|'.join((SUPPORTED, OPPOSITE, NO_DIFFERENCE, NOT_DECIDED))})")  # with its verdict
 
-OWN_QUESTIONS = (
-    "*Verdicts*: no *p* is corrected for more than this notebook asks; [05](05_what_we_found.ipynb) corrects for all."
-)
+OWN_QUESTIONS = "*Verdicts*: no *p* is corrected for more than this notebook asks; notebook 05 corrects for all."
 
 
 def found(*sentences: str, runs: Sequence[Run] | None = None) -> None:

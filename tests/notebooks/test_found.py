@@ -37,7 +37,7 @@ def test_the_regime_is_that_of_the_runs(shown):
     assert "crop bounds, 2 seeds)" in text
     assert text.endswith("70 % of the test images."), "of Normal's alone"
     found.found("It is so.", "B: the opposite. It is −2.", runs=runs)
-    assert "[05](05_what_we_found.ipynb) corrects for all" in shown[1], "a verdict says what it is corrected for"
+    assert "notebook 05 corrects for all" in shown[1], "a verdict says what it is corrected for"
 
 
 def test_without_normal_the_runs_that_never_move_the_weights_count():
