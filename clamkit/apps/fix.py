@@ -215,8 +215,7 @@ def figure_front(found: Fix) -> Figure:
 
 def _last_shown(cost: np.ndarray, chosen: int, most: float = 0.05) -> int:
     """The front is drawn until biases cost more than anybody pays; what was chosen is always on it."""
-    dear = np.flatnonzero(cost > most)
-    return max(chosen, int(dear[0]) if dear.size else len(cost) - 1)
+    return max(chosen, int(np.append(np.flatnonzero(cost > most), len(cost) - 1)[0]))
 
 
 def report(
@@ -233,6 +232,8 @@ def report(
                 temporary.write_text(found.biases.to_json(), encoding="utf-8")
             lines.append(f"{paths.shown(biases)} holds the biases. To apply them (import json first):")
             lines += [f"  {name:<8} {line}" for name, line in lines_of_code(biases, found.kind).items()]
+        elif biases.exists():
+            lines.append(f"{paths.shown(biases)} was there before: its biases are of another fit.")
     except OSError as error:
         raise ClamkitError(f"cannot write {error.filename or 'the result'}: {error}. Choose another place.") from error
     finally:

@@ -84,9 +84,10 @@ def bfloat16_speed() -> float:
         return float(json.loads(file.read_text(encoding="utf-8"))["speed"])
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
     speed = float(done.stdout) if done.returncode == 0 else 0.0
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, {"speed": speed})
+    if done.returncode <= 0:  # measured, or ended by the processor: an error may be of today only
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, {"speed": speed})
     return speed
 
 

@@ -134,10 +134,10 @@ class Biases:
             values, names = np.array(content["values"], dtype=np.float64), content["class_names"]
             path = pd.DataFrame(content["path"]).set_index("strength")[list(PATH)]
             kept = {name: content[name] for name in WORDS}
+            path.loc[kept["strength"]]  # a KeyError where it is not on the path
             return cls(values, path=path, class_names=None if names is None else tuple(names), **kept)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            told = f"{type(error).__name__}: {error}"
-            raise ClamkitError(f"this is no JSON of biases ({told}): give what Biases.to_json wrote.") from None
+            raise ClamkitError(f"this is no JSON of biases ({error!r}): give what Biases.to_json wrote.") from None
 
     def __repr__(self) -> str:
         if not self.values.any():
@@ -293,8 +293,7 @@ def _checked(
     if n < 2:
         raise ClamkitError(f"logits have {n} column: biases need at least two classes. Of a binary output z give 0, z.")
     if labels.shape != (images,):
-        given = f"labels have shape {labels.shape}, logits {logits.shape}"
-        raise ClamkitError(f"{given}: give one label for each of the {images} images.")
+        raise ClamkitError(f"labels have shape {labels.shape}: give one label for each of the {images} images.")
     check_labels(labels, n)
     names = None if class_names is None else tuple(map(str, class_names))
     if names is not None and len(names) != n:

@@ -100,6 +100,9 @@ def test_nothing_to_gain_is_said_and_nothing_written(classes, per_class, said, t
     assert said in report(tmp_path / "l.npz", tmp_path / "biases.json", tmp_path)[1]
     assert not (tmp_path / "biases.json").exists()
     assert (tmp_path / "fix_front.png").exists()
+    (tmp_path / "biases.json").write_text("of another model", encoding="utf-8")
+    assert "biases.json was there before" in report(tmp_path / "l.npz", tmp_path / "biases.json", tmp_path)[1]
+    assert (tmp_path / "biases.json").read_text(encoding="utf-8") == "of another model"
 
 
 def test_the_printed_lines_apply_the_biases(npz, tmp_path):

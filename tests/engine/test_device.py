@@ -69,9 +69,15 @@ def test_bfloat16_is_measured_once_and_kept(monkeypatch, tmp_path):
     device.bfloat16_speed.cache_clear()
     monkeypatch.setattr(device, "PROBE", "this is no Python")
     assert device.bfloat16_speed() == speed
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # another setting is measured anew; a probe that dies is 0
-    device.bfloat16_speed.cache_clear()
-    assert device.bfloat16_speed() == 0
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # another setting is measured anew
+    failing = ["this is no Python", "print(2.5)"]  # an error of today is not kept
+    dying = ["import os; os.abort()", "print(2.5)"]  # as by a processor without the instructions: kept
+    for probes, speeds in ((failing, [0, 2.5]), (dying, [0, 0])):
+        for probe, expected in zip(probes, speeds, strict=True):
+            device.bfloat16_speed.cache_clear()
+            monkeypatch.setattr(device, "PROBE", probe)
+            assert device.bfloat16_speed() == expected
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     device.bfloat16_speed.cache_clear()
 
 

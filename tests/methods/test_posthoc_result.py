@@ -104,6 +104,12 @@ def test_other_json(text):
         Biases.from_json(text)
 
 
+def test_json_with_a_strength_that_its_path_does_not_have():
+    content = json.loads(fit_biases(*UNEVEN).to_json())
+    with pytest.raises(ClamkitError, match="this is no JSON of biases.*give what Biases.to_json wrote"):
+        Biases.from_json(json.dumps(content | {"strength": 99.0}))
+
+
 def test_the_result_in_words():
     biases = fit_biases(*UNEVEN, class_names=["cat", "dog", "owl", "bee"])
     assert repr(biases).startswith("Biases for 4 classes (average-std), from -")
@@ -139,7 +145,7 @@ def changed(logits=None, **cells):
         (changed(_3_1=-np.inf, _5_0=np.inf), SMALL[1], "2 of 60 images have nan or infinite.*add 1e-12 before the log"),
         (SMALL[0], SMALL[1] + 1, r"labels run from 1 to 3: with 3 classes they must lie in 0\.\.2"),
         (SMALL[0], SMALL[1] - 1, "labels run from -1 to 1"),
-        (SMALL[0], SMALL[1][:-1], r"labels have shape \(59,\), logits \(60, 3\): give one label for each of the 60"),
+        (SMALL[0], SMALL[1][:-1], r"labels have shape \(59,\): give one label for each of the 60"),
         (SMALL[0], SMALL[1] * 1.0, "labels are of type float64: give class numbers from 0 to 2"),
         (SMALL[0], SMALL[1].astype(str), "labels are of type <U"),
         (SMALL[0][:, :1], SMALL[1] * 0, "logits have 1 column: biases need at least two classes"),
