@@ -219,6 +219,13 @@ def test_what_rounds_to_zero_has_no_sign_on_a_page():
     assert method_pages.difference(pd.Series([-0.0004], index[:1])) == "<br>0.0"
 
 
+def test_the_example_on_the_theory_page_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "theory.md").read_text(encoding="utf-8"), re.S)
+    names: dict = {}
+    exec(code, names)
+    assert names["game"].weights[-1].argmax() == 1, "the class that is worst"
+
+
 def test_the_table_of_contents_has_every_page(pages):
     toc = yaml.safe_load(build.table_of_contents(pages))
     chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
