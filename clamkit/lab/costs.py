@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from clamkit.engine.config import RunConfig
 from clamkit.lab.recipes import PAPER_HOURS
-from clamkit.methods.specs import paper_dataset_like
 
 if TYPE_CHECKING:
     from clamkit.data.dataset import Dataset
@@ -43,17 +42,17 @@ def costs(configs: Iterable[RunConfig]) -> str:
         return "what these runs cost is not known, nor how many images their data has: `clamkit data show` counts them"
     flop = [training_flop(config) for config in known]
     models = [config.model.split("_")[0] for config in known]
-    here = sum(map(training_seconds, known))
-    hours = sum(PAPER_HOURS[paper_dataset_like(config.dataset)] for config in known)
+    here = _hours(sum(map(training_seconds, known)))
+    hours = sum(PAPER_HOURS.get(config.dataset, 0) for config in known)
+    others = ", ".join(sorted({config.dataset for config in known} - PAPER_HOURS.keys()))
     left_out = f" ({len(configs) - len(known)} runs of unknown size not counted)" if len(known) < len(configs) else ""
     a100 = ""
     if set(models) <= A100_FLOP_PER_SECOND.keys():
         taken = sum(cost / A100_FLOP_PER_SECOND[model] for cost, model in zip(flop, models, strict=True))
         a100 = f", {_hours(taken)} of one A100 at the speed published for {' and '.join(sorted(set(models)))}"
-    return (
-        f"{sum(flop):.2g} FLOP{left_out}: some {_hours(here)} hours of this machine by steps just measured{a100}; "
-        f"by the paper's own recipe {hours:,.0f} GPU hours (its appendix)"
-    )
+    paper = f"by the paper's own recipe {hours:,.0f} GPU hours (its appendix)"
+    paper = f"the paper prints no hours for {others}" if others else paper
+    return f"{sum(flop):.2g} FLOP{left_out}: some {here} hours of this machine by steps just measured{a100}; {paper}"
 
 
 def _hours(seconds: float) -> str:
