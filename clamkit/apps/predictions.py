@@ -241,7 +241,8 @@ def _with_scores(found: Predictions, scores: np.ndarray, names: Sequence[str], k
         kind = "probabilities" if proper.all() else "logits"
     best = np.array(names, dtype=object)[scores.argmax(axis=1)]
     said = _named(table["prediction"], names) if "prediction" in table else best
-    table, differs = table.assign(prediction=said), int((said != best).sum())
+    table, at = table.assign(prediction=said), pd.Index(names).get_indexer(said)
+    differs = int(((at < 0) | (scores[np.arange(len(at)), at] < scores.max(axis=1))).sum())  # ties: float16 makes some
     if kind == "probabilities":
         scores = np.log(scores.astype(np.float32 if scores.dtype == np.float16 else scores.dtype) + TINY)
     return replace(found, table=table, scores=scores, names=tuple(names), kind=kind, differs=differs)

@@ -141,6 +141,8 @@ def test_calibration_by_brute_force():
 def test_predictions_that_are_not_the_largest_score_are_told():
     frame = pd.DataFrame({"label": ["a", "b"], "prediction": ["a", "a"], "logit_a": [1.0, 0], "logit_b": [0, 1.0]})
     assert diagnose(frame).notes == ["1 predictions are not the class with the largest score: taken as given."]
+    tied = frame.assign(prediction=["b", "b"], logit_a=[1.0, 0], logit_b=[1.0, 1.0])  # as logits of a run, in float16
+    assert diagnose(tied).notes == [], "one of several largest scores is no contradiction"
 
 
 def test_profile_by_hand():
