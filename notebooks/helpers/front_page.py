@@ -29,6 +29,7 @@ PAGES = ("README.md", "docs/start.md", "docs/findings.md")
 BLOCK = re.compile(r"(<!-- (\w+) -->\n\n).*?(\n\n<!-- -->)", re.S)
 HEADLINE = tuple(f"{RIVALS_OF_NORMAL[method]} {verb} " for method in ("clam", CONTROL) for verb in claims.VERBS)
 MEASURED = {"lifts": "worst tenth", "brings": "std", "costs": "average"}  # by the verb of the claim
+SMALL = next(iter(REGIMES))
 FINDINGS, NOTEBOOKS = "docs/findings.md", "notebooks"
 ANSWERS = {SUPPORTED: "Yes", OPPOSITE: "The opposite", NO_DIFFERENCE: "No difference", NOT_DECIDED: "Not decided"}
 NETWORKS = {  # what a regime's short name stands for, where that is not plain
@@ -60,7 +61,7 @@ def blocks_of(runs_of: Callable[[str], Sequence[Run]] = load_runs) -> dict[str, 
     images = claims.by_images(runs_of)
     asked = claims.table([*claims.of_the_paper(runs_of, images), *claims.left_open(runs_of, images)])
     return {
-        "in_short": in_short(found),
+        "in_short": in_short(found, crops_of_small_networks(frames, images[FASHION], asked)),
         "how_far": how_far(frames, found),
         "five": five_rows(found, images),
         "findings": claims.as_markdown(found[found["claim"].str.startswith(HEADLINE)]),
@@ -121,8 +122,8 @@ def _change(rows: pd.DataFrame, start: str, against: str, what: str, verdict: bo
     return f"{what} {_effect(row)}" + (f", {row.verdict}" if verdict else "")
 
 
-def in_short(found: pd.DataFrame) -> str:
-    """Does it help, and is it worth its training? In a few sentences."""
+def in_short(found: pd.DataFrame, crops: str = "") -> str:
+    """Does it help, and is it worth its training? In a few sentences. crops: said after what is decided."""
     if found.empty:
         return f"**Does it help?** We do not know: {claims.NO_RUNS}."
     rows, prices = _asked(found, "CLAM brings", "than Normal"), _prices(found)
@@ -133,6 +134,7 @@ def in_short(found: pd.DataFrame) -> str:
             f"{ANSWERS[row.verdict]} for {_place(row.where)}: CLAM changes the spread of the class accuracies (std) by "
             f"{_span(row)} points{price} (95 % intervals over {_counted(row.n, 'seed')})."
         )
+    said += [crops] if said and crops else []
     left = rows[rows["verdict"] == NOT_DECIDED]
     notes = [f" ({_counted(count, 'seed')})" for count in left["n"]]
     said += [f"Not decided for {_places(left['where'], notes)}."] if len(left) else []
@@ -140,6 +142,22 @@ def in_short(found: pd.DataFrame) -> str:
         biases = "class biases, which correct a finished model without training"
         said.append(f"Does it help the worst classes more than {biases}? {_verdicts(rivals, named=_places)}.")
     return f"**Does it help?** {' '.join(said)}"
+
+
+def crops_of_small_networks(frames: dict[str, pd.DataFrame], crop: pd.DataFrame, asked: pd.DataFrame) -> str:
+    """Which crops the small networks were asked at, and what the same networks do over all crops of the paper."""
+    small = frames.get(SMALL, crop.iloc[:0])
+    rows = asked[(asked["where"] == FASHION) & asked["n"].gt(0)].set_index(["claim", "what"])
+    keys = [(claims.CLOSER, "std"), (claims.CHEAP, "average")]
+    if small.empty or rows.index.isin(keys).sum() != len(keys):
+        return ""
+    std, average = (rows.loc[key] for key in keys)
+    bounds = listed([f"{bound:g}" for bound in sorted(small["strength"].unique())])
+    return (
+        f"The small networks' runs are at the crop bounds {bounds} (the smallest share of an image that a crop keeps). "
+        f"Over {COUNTS[crop['strength'].nunique()]} bounds, as in the paper's tables, the same networks change std by "
+        f"{_span(std)} ({std['verdict']}) and the average by {_span(average)}."
+    )
 
 
 def how_far(frames: dict[str, pd.DataFrame], found: pd.DataFrame) -> str:

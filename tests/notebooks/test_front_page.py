@@ -45,6 +45,11 @@ def test_numbers_of_the_five_rows_from_the_files_alone(root, blocks):
     short = blocks["in_short"].replace("−", "-")
     change = re.search(r"small networks on a part of Fashion-MNIST: .* \(std\) by ([+-][\d.]+)", short)
     assert float(change[1]) == pytest.approx(effect, abs=0.051)
+    rows = pd.read_csv(root / "data" / "results" / "mini_crop.csv", low_memory=False)
+    std = rows.pivot_table("std", ["seed", "crop_lower_bound"], "method")
+    effect = 100 * fmean((std["clam"] - std["normal"]).groupby("seed").mean())
+    told = re.search(r"crop bounds 0.3 and 1 .* Over eight bounds, .* change std by ([+-][\d.]+)", short)
+    assert float(told[1]) == pytest.approx(effect, abs=0.051), "the larger grid is not kept back"
     rows = pd.read_csv(root / "data" / "results" / "mini_cifar100.csv")
     best = rows.pivot_table("best", ["seed", "crop_lower_bound"], "method")  # the mean of the best tenth
     effect = 100 * fmean((best["clam"] - best["normal"]).groupby("seed").mean())
