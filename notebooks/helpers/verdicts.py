@@ -53,7 +53,9 @@ def overall_verdict(table: pd.DataFrame, level: float = LEVEL) -> str:
     if (decided == NOT_DECIDED).any():
         few = ", too few to tell" if seeds < FEWEST else f", {int((decided == SUPPORTED).sum())} significant"
         return f"{NOT_DECIDED}: {toward}{few}"
-    return f"{NO_DIFFERENCE} that matters in {', '.join(table.index[decided == NO_DIFFERENCE])}: {toward}"
+    gained = ", ".join(table.index[decided == SUPPORTED])
+    better = f", significantly better in {gained}" if gained else ""
+    return f"{NO_DIFFERENCE} that matters in {', '.join(table.index[decided == NO_DIFFERENCE])}: {toward}{better}"
 
 
 def verdict(claim: str, table: pd.DataFrame, names: Mapping[str, str] = NAMES, digits: int = 1) -> str:
