@@ -216,11 +216,11 @@ def run_parameters(config: RunConfig, known: set[str]) -> dict[str, Any]:
 
 
 def workers(jobs: int | None, missing: int) -> tuple[int, int]:
-    """(processes side by side, threads of each): one process for each GPU, or for each core without one.
+    """(processes side by side, threads of each): one process for each GPU, or without one for each core given to us.
 
     Small models gain less from a second thread than a sweep from a second process (`make bench` measures it).
     """
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # Slurm's part
     if not jobs:
         from torch.cuda import device_count  # a second and 180 MB, which a cluster's workers do without
 

@@ -72,11 +72,18 @@ def test_times_of_runs_with_other_images_or_precision_are_not_mixed(small_npz, m
 
 
 def test_processes_share_the_cores():
-    cores = os.cpu_count()
-    assert workers(None, 1) == (1, cores)
-    assert workers(1, 10) == (1, cores)
-    jobs, threads = workers(None, 100)
-    assert jobs * threads <= max(cores, jobs)
+    cores = len(os.sched_getaffinity(0))
+    assert workers(None, 1) == workers(1, 10) == (1, cores)
+    assert workers(None, 100) == (cores, 1)
+
+
+def test_cores_of_others_are_left_alone():
+    given = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(given)})  # as Slurm and cpusets do
+    try:
+        assert workers(None, 100) == (1, 1)
+    finally:
+        os.sched_setaffinity(0, given)
 
 
 @pytest.mark.slow
