@@ -123,25 +123,24 @@ def _change(rows: pd.DataFrame, start: str, against: str, what: str, verdict: bo
 
 
 def in_short(found: pd.DataFrame, crops: str = "") -> str:
-    """Does it help, and is it worth its training? In a few sentences. crops: said after what is decided."""
+    """Does it help, and is it worth its training? An answer in each line. crops: said of the small networks."""
     if found.empty:
         return f"**Does it help?** We do not know: {claims.NO_RUNS}."
     rows, prices = _asked(found, "CLAM brings", "than Normal"), _prices(found)
-    said = []
+    said = ["**Does it help?** Differences to plain training in points, with 95 % intervals over seeds:"]
     for row in rows[rows["verdict"] != NOT_DECIDED].itertuples():
-        price = f" and their average by {prices[row.where]}" if row.where in prices else ""
+        price = f", average accuracy {prices[row.where]}" if row.where in prices else ""
         said.append(
-            f"{ANSWERS[row.verdict]} for {_place(row.where)}: CLAM changes the spread of the class accuracies (std) by "
-            f"{_span(row)} points{price} (95 % intervals over {_counted(row.n, 'seed')})."
+            f"- **{ANSWERS[row.verdict]}** for {_place(row.where)} ({_counted(row.n, 'seed')}): the spread of class "
+            f"accuracies (std) {_span(row)}{price}." + (f" {crops}" if crops and row.where == SMALL else "")
         )
-    said += [crops] if said and crops else []
     left = rows[rows["verdict"] == NOT_DECIDED]
     notes = [f" ({_counted(count, 'seed')})" for count in left["n"]]
-    said += [f"Not decided for {_places(left['where'], notes)}."] if len(left) else []
+    said += [f"- **{ANSWERS[NOT_DECIDED]}** for {_places(left['where'], notes)}."] if len(left) else []
     if len(rivals := _asked(found, "CLAM lifts", "that of Normal with biases")):
         biases = "class biases, which correct a finished model without training"
-        said.append(f"Does it help the worst classes more than {biases}? {_verdicts(rivals, named=_places)}.")
-    return f"**Does it help?** {' '.join(said)}"
+        said.append(f"- Does it help the worst classes more than {biases}? {_verdicts(rivals, '**', _places)}.")
+    return "\n".join(said)
 
 
 def crops_of_small_networks(frames: dict[str, pd.DataFrame], crop: pd.DataFrame, asked: pd.DataFrame) -> str:
@@ -154,9 +153,9 @@ def crops_of_small_networks(frames: dict[str, pd.DataFrame], crop: pd.DataFrame,
     std, average = (rows.loc[key] for key in keys)
     bounds = listed([f"{bound:g}" for bound in sorted(small["strength"].unique())])
     return (
-        f"The small networks' runs are at the crop bounds {bounds} (the smallest share of an image that a crop keeps). "
-        f"Over {COUNTS[crop['strength'].nunique()]} bounds, as in the paper's tables, the same networks change std by "
-        f"{_span(std)} ({std['verdict']}) and the average by {_span(average)}."
+        f"This is at the crop bounds {bounds} (the smallest share of an image that a crop keeps). Over "
+        f"{COUNTS[crop['strength'].nunique()]} bounds, as in the paper's tables: std {_span(std)} ({std['verdict']}), "
+        f"average {_span(average)}."
     )
 
 

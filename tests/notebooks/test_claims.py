@@ -53,6 +53,21 @@ def test_the_seed_is_the_unit():
     assert row["p"] == pytest.approx(scipy.stats.ttest_1samp([-2.0, -2.2, -1.8], 0).pvalue)
 
 
+def test_seeds_added_after_a_look_make_p_count_both_looks():
+    (where, looked_at), *_ = claims.LOOKED_AT.items()
+    for seeds, looks in ((looked_at, 1), (2 * looked_at, 2)):
+        values = -np.linspace(0.5, 2.5, seeds)
+        row = table([Finding(where, "a", where, "std", pd.Series(values), -1)]).iloc[0]
+        assert row["p"] == pytest.approx(looks * scipy.stats.ttest_1samp(values, 0).pvalue)
+    surely_none = table([Finding(where, "a", where, "std", pd.Series(np.resize([0.9, -0.9], 10)), -1)])
+    assert scipy.stats.ttest_1samp(np.resize([0.9, -0.9], 10), -1, alternative="greater").pvalue < 0.05
+    assert surely_none["verdict"].tolist() == ["no difference"]
+    nearly_none = table([Finding(where, "a", where, "std", pd.Series(np.resize([1.4, -1.4], 10)), -1)])
+    p_equal = scipy.stats.ttest_1samp(np.resize([1.4, -1.4], 10), -1, alternative="greater").pvalue
+    assert p_equal < 0.05 < 2 * p_equal
+    assert nearly_none["verdict"].tolist() == ["not decided"], "nor is it called none by a single look's p"
+
+
 def test_rows_of_one_kind_are_corrected_together():
     clear = -np.linspace(1, 2, 12)
     alone = table([finding(clear)])["p"][0]

@@ -43,12 +43,12 @@ def test_numbers_of_the_five_rows_from_the_files_alone(root, blocks):
     said = blocks["five"].replace("−", "-").splitlines()
     assert float(re.search(r"std ([+-][\d.]+)", said[2])[1]) == pytest.approx(effect, abs=0.051)
     short = blocks["in_short"].replace("−", "-")
-    change = re.search(r"small networks on a part of Fashion-MNIST: .* \(std\) by ([+-][\d.]+)", short)
+    change = re.search(r"small networks on a part of Fashion-MNIST \(\d+ seeds\): .* \(std\) ([+-][\d.]+)", short)
     assert float(change[1]) == pytest.approx(effect, abs=0.051)
     rows = pd.read_csv(root / "data" / "results" / "mini_crop.csv", low_memory=False)
     std = rows.pivot_table("std", ["seed", "crop_lower_bound"], "method")
     effect = 100 * fmean((std["clam"] - std["normal"]).groupby("seed").mean())
-    told = re.search(r"crop bounds 0.3 and 1 .* Over eight bounds, .* change std by ([+-][\d.]+)", short)
+    told = re.search(r"crop bounds 0.3 and 1 .* Over eight bounds, .*: std ([+-][\d.]+)", short)
     assert float(told[1]) == pytest.approx(effect, abs=0.051), "the larger grid is not kept back"
     rows = pd.read_csv(root / "data" / "results" / "mini_cifar100.csv")
     best = rows.pivot_table("best", ["seed", "crop_lower_bound"], "method")  # the mean of the best tenth
@@ -143,19 +143,16 @@ def test_the_summary_says_each_regime_and_ends_with_what_can_be_quoted():
 def test_in_short_says_what_helps_where_and_what_it_costs():
     small, heart = "small networks: Fashion-MNIST (part)", "100 % training accuracy: Fashion-MNIST (part)"
     decided = claims.table([one for where, gain in ((small, 5.0), (heart, 0.0)) for one in regime(where, gain)[1]])
-    said = front_page.in_short(decided)
-    assert "Yes for small networks on a part of Fashion-MNIST: CLAM changes the spread" in said
-    assert "(std) by −2.5 [−2.5, −2.5] points and their average by +0.0 [+0.0, +0.0] (95 % intervals over" in said
-    of_biases = (
-        "Yes for small networks on a part of Fashion-MNIST; the opposite for networks with 100 % training accuracy"
-    )
-    assert said.endswith(f"{of_biases} on a part of Fashion-MNIST.")
+    said = front_page.in_short(decided, "Over eight bounds: less.").splitlines()
+    assert said[1].startswith("- **Yes** for small networks on a part of Fashion-MNIST (5 seeds): the spread of class")
+    assert said[1].endswith("(std) −2.5 [−2.5, −2.5], average accuracy +0.0 [+0.0, +0.0]. Over eight bounds: less.")
+    where = "small networks on a part of Fashion-MNIST; **the opposite** for networks with 100 % training accuracy"
+    assert said[-1].endswith(f"without training? **Yes** for {where} on a part of Fashion-MNIST.")
     two = pd.concat([found(1).assign(where=f"the paper's accuracy: {images}") for images in ("CIFAR-10", "CIFAR-100")])
-    assert "Not decided for networks about as accurate as the paper's on CIFAR-10 (1 seed) and CIFAR-100 (1 seed)." in (
-        front_page.in_short(two)
-    ), "the kind of network is said once"
-    said = front_page.in_short(found(1))
-    assert said.startswith("**Does it help?** Not decided for small networks on a part of Fashion-MNIST (1 seed).")
+    once = "Not decided** for networks about as accurate as the paper's on CIFAR-10 (1 seed) and CIFAR-100 (1 seed)."
+    assert once in front_page.in_short(two), "the kind of network is said once"
+    said = front_page.in_short(found(1), "Over eight bounds: less.")
+    assert said.endswith("\n- **Not decided** for small networks on a part of Fashion-MNIST (1 seed).")
     assert "class biases" not in said, "no run has them"
     assert front_page.in_short(claims.table([])) == "**Does it help?** We do not know: no runs yet."
 

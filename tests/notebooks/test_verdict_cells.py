@@ -89,7 +89,9 @@ def test_the_cells_of_the_verdict_table(root, found):
                 half = scipy.stats.t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d))
                 assert (row["low"], row["high"]) == pytest.approx((d.mean() - half, d.mean() + half), abs=1e-3)
             if len(d) > 2:
-                raw[row.name] = scipy.stats.ttest_1samp(d, -wanted if metric == "average" else 0).pvalue
+                looks = 2 if where.startswith("small networks") and len(d) > 5 else 1  # five more seeds after a look
+                p = scipy.stats.ttest_1samp(d, -wanted if metric == "average" else 0).pvalue
+                raw[row.name] = min(1.0, looks * p)
         for name in ("CLAM", "CLAM with the KL projection"):
             chosen = found[(found["where"] == where) & found["claim"].str.startswith(f"{name} by held-out")]
             method, tau = NAMES[name]
