@@ -27,6 +27,7 @@ from helpers.verdicts import listed, number
 
 PAGES = ("README.md", "docs/start.md", "docs/findings.md")
 BLOCK = re.compile(r"(<!-- (\w+) -->\n\n).*?(\n\n<!-- -->)", re.S)
+BIASED = RIVALS_OF_NORMAL[CONTROL]
 HEADLINE = tuple(f"{RIVALS_OF_NORMAL[method]} {verb} " for method in ("clam", CONTROL) for verb in claims.VERBS)
 MEASURED = {"lifts": "worst tenth", "brings": "std", "costs": "average"}  # by the verb of the claim
 SMALL = next(iter(REGIMES))
@@ -99,10 +100,7 @@ def quote(found: pd.DataFrame) -> str:
         return claims.NO_RUNS
     asked = {
         "CLAM brings the classes closer together than normal training": ("CLAM brings", "than Normal"),
-        "Class biases, fitted on held-out images without training, do so": (
-            f"{RIVALS_OF_NORMAL[CONTROL]} brings",
-            "than Normal",
-        ),
+        "Class biases, fitted on held-out images without training, do so": (f"{BIASED} brings", "than Normal"),
         "CLAM lifts the worst classes further than class biases do": ("CLAM lifts", "that of Normal with biases"),
     }
     sentences = []
@@ -140,6 +138,9 @@ def in_short(found: pd.DataFrame, crops: str = "") -> str:
     if len(rivals := _asked(found, "CLAM lifts", "that of Normal with biases")):
         biases = "class biases, which correct a finished model without training"
         said.append(f"- Does it help the worst classes more than {biases}? {_verdicts(rivals, '**', _places)}.")
+        free, prices = _asked(found, f"{BIASED} brings", "than Normal"), _prices(found, BIASED)
+        for row in free[free["verdict"] == SUPPORTED].itertuples():
+            said[-1] += f" Biases themselves help {_place(row.where)}: std {_span(row)}, average {prices[row.where]}."
     return "\n".join(said)
 
 
@@ -249,9 +250,9 @@ def _verdicts(rows: pd.DataFrame, mark: str = "", named: Callable[[Sequence[str]
     return said.replace(said.strip("*")[0], said.strip("*")[0].upper(), 1)
 
 
-def _prices(found: pd.DataFrame) -> dict[str, str]:
-    """What CLAM changes in average accuracy against Normal, by regime."""
-    return {row.where: _span(row) for row in _asked(found, "CLAM costs", "against Normal").itertuples()}
+def _prices(found: pd.DataFrame, method: str = "CLAM") -> dict[str, str]:
+    """What a method changes in average accuracy against Normal, by regime."""
+    return {row.where: _span(row) for row in _asked(found, f"{method} costs", "against Normal").itertuples()}
 
 
 def _asked(found: pd.DataFrame, start: str, end: str) -> pd.DataFrame:
