@@ -244,6 +244,9 @@ L5 = torch.zeros(4, 5)
         (torch.zeros(4), torch.ones(4), "BCEWithLogitsLoss"),
         (torch.zeros(4, 1), torch.ones(4, 1), "BCEWithLogitsLoss"),
         (L5, torch.ones(4), r"give labels.long\(\)"),
+        (torch.zeros(4, 1), torch.tensor([0, 1, 1, 0]), "one logit a sample .*take two outputs"),
+        (torch.zeros(4, 1, 2, 2), torch.zeros(4, 2, 2, dtype=torch.long), "take two outputs"),
+        (torch.zeros(4, 1, 2, 2), torch.zeros(4, 1, 2, 2), "take two outputs"),
         (torch.zeros(4, 7, 5), torch.zeros(4, 7, dtype=torch.long), r"movedim\(-1, 1\)"),
         (torch.zeros(4, 7), torch.zeros(4, dtype=torch.long), "7 logits.*5 classes"),
         (L5, torch.zeros(4, 1, dtype=torch.long), "do not fit"),
@@ -516,6 +519,7 @@ def test_sizes_make_each_group_count_by_its_weight_alone(scale):
         (lambda logits, y: CLAM(3)(logits, y, group=y.float()), "groups of type torch.float32"),
         (lambda logits, y: CLAM(3)(logits, y + 1, group=y % 3), "label 5 is out of range"),
         (lambda logits, y: TLA(5)(logits, y, group=y), "TLA moves the logits of classes"),
+        (lambda logits, y: CLAM(3)(logits[:, :1], y * 0, group=y % 3), "take two outputs"),  # its loss is 0
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5]), "each of 3 classes or groups"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, 0]), "all above 0"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, np.nan]), "sizes has shape"),
