@@ -88,7 +88,7 @@ class Weighter(nn.Module):
         self.reduction, self.ignore_index = reduction, ignore_index
         self.shares: Tensor | None = None
         if sizes is not None:
-            self.shares = torch.from_numpy(normalise(class_sizes(sizes, num_classes, "sizes")))
+            self.shares = torch.from_numpy(normalise(class_sizes(sizes, num_classes)))
         self._kept: list[str] = []
         self.keep("weights", torch.ones(num_classes, dtype=torch.float64))
         self.keep("epoch", torch.zeros((), dtype=torch.int64))  # steps made so far
