@@ -167,8 +167,8 @@ class CFOL(Weighter):
         self.gamma = positive(fraction(gamma, "gamma"), "gamma", "At 0 a class may never be drawn again.")
         self.eta, self.acts_on = positive(1 / counts.sum() if eta is None else eta, "eta"), acts_on
         self.weighs_loss, self.class_shares = acts_on == "loss", counts / counts.sum()
-        self.keep("q", torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
-        self.keep("drawn", torch.from_numpy(self.class_shares.copy()))  # the probability of each class this epoch
+        self.keep("q", np.full(num_classes, 1 / num_classes))
+        self.keep("drawn", self.class_shares)  # the probability of each class this epoch
 
     def after_batch(self, y: Tensor, right: Tensor, losses: Tensor) -> None:
         wrong = by_class(y, self.num_classes, ~right).cpu().double().numpy()
