@@ -29,7 +29,7 @@ class Weighter(nn.Module):
     """A criterion like `nn.CrossEntropyLoss` that counts what the model gets right in each class and weighs by it.
 
     label_smoothing, reduction, ignore_index   as in torch; the mean is over samples, never divided by summed weights
-    start_epoch  how many epochs the weights stay equal
+    start_epoch  how many epochs end without a move of the weights
     loss         a loss of one's own, (logits, labels) -> one value for each label
     sizes        the size (or share) of each class or group: weights are divided by the share, so that each counts by
                  its weight and not by its weight times how many samples it has
@@ -75,7 +75,7 @@ class Weighter(nn.Module):
         if positive_int(num_classes, "num_classes") < 2:
             raise ClamkitError(f"num_classes={num_classes}: weighting classes needs at least two.")
         if start_epoch < 0 or start_epoch % 1:
-            raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
+            raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs without a move, 0 or more.")
         check_known("reduction", reduction, REDUCTIONS)
         if not callable(loss) or isinstance(loss, type):
             raise ClamkitError(f"loss={loss!r} is no function of (logits, labels): give one, of reduction='none'.")
