@@ -75,12 +75,13 @@ def of_classes(
     return found
 
 
-def class_sizes(values: Any, num_classes: int, name: str) -> np.ndarray:
-    """The size of each class, or its share of all, as floats; every class needs one above 0."""
+def class_sizes(values: Any, num_classes: int, name: str = "sizes", *, images: bool = False) -> np.ndarray:
+    """The size of each class, or unless `images` its share of all, as floats; every class needs one above 0."""
     found = in_class_order([] if values is None else values, num_classes, name)
-    if found.shape != (num_classes,) or not (np.isfinite(found) & (found > 0)).all():
+    if found.shape != (num_classes,) or not (np.isfinite(found) & (found > 0) & (found >= images)).all():
         given = "=None" if values is None else f" has shape {found.shape}, smallest {found.min(initial=np.inf):g}"
-        raise ClamkitError(f"{name}{given}: give a size for each of {num_classes} classes or groups, all above 0.")
+        least = "at least 1: numbers of images, not shares" if images else "above 0"
+        raise ClamkitError(f"{name}{given}: give a size for each of {num_classes} classes or groups, all {least}.")
     return found
 
 

@@ -75,7 +75,7 @@ class RunConfig(BaseModel):
     projection: Literal["euclidean", "kl", "clip", "released"] | None = Field(
         None, description="of clam and clam_ratio; default euclidean"
     )
-    start_epoch: int | None = Field(None, ge=0, description="epochs with equal weights first; default by protocol")
+    start_epoch: int | None = Field(None, ge=0, description="epochs without a move of the weights; default by protocol")
     gamma: float | None = Field(None, ge=0, description="focal, pw, tce, cfol; default: the paper's, as in all below")
     theta: float | None = Field(None, ge=0, description="pw")
     alpha: float | None = Field(None, ge=0, le=1, description="ggf, apstar, tla")

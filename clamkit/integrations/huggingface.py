@@ -10,9 +10,7 @@ trainer = Trainer(model, args, train_dataset=data, compute_loss_func=clam.loss, 
 from __future__ import annotations
 
 import copy
-import os
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from torch import Tensor
 
 from clamkit.errors import ClamkitError, not_installed
 from clamkit.integrations import load_weighter_state, weighter_state
-from clamkit.integrations.tensorboard import Curves, step
+from clamkit.integrations.tensorboard import Curves, Folder, Names, step
 from clamkit.methods.weighters import Weighter
 
 try:
@@ -30,8 +28,6 @@ try:
 except ImportError as error:
     raise not_installed("transformers", "integrations") from error
 
-KEY = "clamkit"  # where the class weights are in trainer_state.json
-
 
 class ClamCallback(TrainerCallback):
     """Counts the training batches, moves the class weights after each epoch, keeps both in the checkpoints.
@@ -39,17 +35,17 @@ class ClamCallback(TrainerCallback):
     The state goes into the checkpoint's trainer_state.json, so `trainer.train(resume_from_checkpoint=...)` goes on with
     the weights it had, also in the middle of an epoch. Any other `train()`, such as a trial of a search, begins with
     the weights of the first one. An epoch that max_steps cuts short makes no step.
-    log_dir: a folder for TensorBoard curves of each class, named by class_names.
+    log_dir: a folder for TensorBoard curves of each class, named by class_names. Of several callbacks in one Trainer,
+    as for two heads, each needs a name of its own.
     """
 
-    def __init__(
-        self, weighter: Weighter, log_dir: str | os.PathLike | None = None, class_names: Sequence[str] | None = None
-    ):
+    def __init__(self, weighter: Weighter, log_dir: Folder = None, class_names: Names = None, *, name: str = ""):
         if weighter.reduction != "mean":
             raise ClamkitError(f"the Trainer needs a mean, not reduction={weighter.reduction!r}: leave it out.")
         if weighter.ignore_index != -100:
             raise ClamkitError("the Trainer averages over labels that are not -100: use that, leave ignore_index out.")
-        self.weighter, self.curves = weighter, Curves(log_dir, class_names) if log_dir else None
+        self.weighter, self.key = weighter, f"clamkit {name}".rstrip()  # where its weights are in trainer_state.json
+        self.curves = Curves(log_dir, class_names, weighter.num_classes) if log_dir else None
         self._first: dict[str, Tensor] | None = None  # the state with which the first training began
 
     def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -65,6 +61,8 @@ class ClamCallback(TrainerCallback):
         return loss * (labels != self.weighter.ignore_index).sum() / num_items_in_batch
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if vars(state).setdefault(self.key, self) is not self:
+            raise ClamkitError("two ClamCallbacks keep their weights in the same place: give each a name=.")
         smoothing = args.label_smoothing_factor
         if smoothing and smoothing != self.weighter.label_smoothing:
             raise ClamkitError(
@@ -76,15 +74,13 @@ class ClamCallback(TrainerCallback):
         elif not state.global_step:
             self.weighter.load_state_dict(self._first)
         self.weighter.forget()
-        if KEY in state.stateful_callbacks:
-            load_weighter_state(self.weighter, state.stateful_callbacks[KEY])
+        if self.key in state.stateful_callbacks:
+            load_weighter_state(self.weighter, state.stateful_callbacks[self.key])
             if args.ignore_data_skip:  # the epoch begins anew
                 self.weighter.forget()
         elif state.global_step:
-            warnings.warn(
-                f"the checkpoint of step {state.global_step} has no class weights: they go on from here as they are.",
-                stacklevel=2,
-            )
+            none = f"the checkpoint of step {state.global_step} has no class weights"
+            warnings.warn(f"{none}: they go on from here as they are.", stacklevel=2)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if _epoch_is_over(state):  # before the checkpoint of the epoch's last step is written
@@ -95,14 +91,14 @@ class ClamCallback(TrainerCallback):
             self._step(state)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        state.stateful_callbacks[KEY] = weighter_state(self.weighter)
+        state.stateful_callbacks[self.key] = weighter_state(self.weighter)
         file = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", TRAINER_STATE_NAME)
         if args.should_save and file.exists():
             state.save_to_json(str(file))
 
     def _step(self, state: Any) -> None:
         step(self.weighter, self.curves)
-        state.stateful_callbacks[KEY] = weighter_state(self.weighter)
+        state.stateful_callbacks[self.key] = weighter_state(self.weighter)
 
 
 def _epoch_is_over(state: Any) -> bool:

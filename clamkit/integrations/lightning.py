@@ -11,8 +11,6 @@ Trainer(callbacks=[clam]).fit(module, loader)
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from clamkit.errors import ClamkitError, not_installed
 from clamkit.integrations import load_weighter_state, weighter_state
-from clamkit.integrations.tensorboard import Curves, step
+from clamkit.integrations.tensorboard import Curves, Folder, Names, step
 from clamkit.methods.weighters import Weighter
 
 try:
@@ -55,9 +53,7 @@ class Loss:
 
 
 torch.serialization.add_safe_globals([Loss])
-ForkingPickler.register(
-    Loss, lambda loss: (Loss, (loss.weighter,))
-)  # to processes that Lightning starts, it goes whole
+ForkingPickler.register(Loss, lambda loss: (Loss, (loss.weighter,)))  # whole to processes that Lightning starts
 
 
 class ClamCallback(Callback):
@@ -65,14 +61,18 @@ class ClamCallback(Callback):
 
     The weights move with the epoch's last batch, before validation, so that a checkpoint written there has them.
     An epoch that max_steps cuts short makes no step. A new Trainer begins with the weights of the first one, unless it
-    resumes. log_dir: a folder for TensorBoard curves of each class, named by class_names.
+    resumes. log_dir: a folder for TensorBoard curves of each class, named by class_names. Of several callbacks in one
+    Trainer, as for two heads, each needs a name of its own.
     """
 
-    def __init__(
-        self, weighter: Weighter, log_dir: str | os.PathLike | None = None, class_names: Sequence[str] | None = None
-    ):
-        self.weighter, self.curves = weighter, Curves(log_dir, class_names) if log_dir else None
+    def __init__(self, weighter: Weighter, log_dir: Folder = None, class_names: Names = None, *, name: str = ""):
+        self.weighter, self.name = weighter, name
+        self.curves = Curves(log_dir, class_names, weighter.num_classes) if log_dir else None
         self._first: dict[str, Tensor] | None = None  # the state with which the first training began
+
+    @property
+    def state_key(self) -> str:
+        return f"{type(self).__qualname__} {self.name}".rstrip()
 
     @property
     def loss(self) -> Loss:

@@ -24,6 +24,7 @@ from clamkit.metrics import fairness
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+Folder, Names = str | os.PathLike | None, Sequence[str] | None
 MOST_CURVES = 100  # classes that get a curve each; of more there is the histogram, which is always there
 
 
@@ -35,7 +36,9 @@ class Curves:
     What a later epoch of an earlier training left in the same folder is hidden from the first epoch written on.
     """
 
-    def __init__(self, log_dir: str | os.PathLike, class_names: Sequence[str] | None = None):
+    def __init__(self, log_dir: str | os.PathLike, class_names: Names = None, num_classes: int | None = None):
+        if num_classes and class_names is not None and len(class_names) != num_classes:
+            raise ClamkitError(f"{len(class_names)} class_names for {num_classes} classes: give one for each.")
         try:
             import torch.utils.tensorboard  # noqa: F401
         except ImportError as error:  # now, not after the first epoch
@@ -56,6 +59,8 @@ class Curves:
 
     def log(self, epoch: int, columns: Mapping[str, ArrayLike]) -> None:
         """Columns with a number for each class; nan: nothing to say of it."""
+        if epoch <= self.epoch:  # another training
+            self.close()
         self.epoch = epoch
         if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
             return
@@ -70,9 +75,8 @@ class Curves:
             values = np.asarray(given, dtype=np.float64)
             names = self.class_names or [f"class {i}" for i in range(len(values))]
             known = np.flatnonzero(np.isfinite(values))
-            if len(values) <= MOST_CURVES:
-                for i in known:
-                    self._writer.add_scalar(f"{column}/{names[i]}", values[i], epoch)
+            for i in known if len(values) <= MOST_CURVES else ():
+                self._writer.add_scalar(f"{column}/{names[i]}", values[i], epoch)
             if known.size:
                 self._writer.add_histogram(column, values[known], epoch)
             if column.endswith("_accuracy") and known.size > 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class Weighter(nn.Module):
     """A criterion like `nn.CrossEntropyLoss` that counts what the model gets right in each class and weighs by it.
 
     label_smoothing, reduction, ignore_index   as in torch; the mean is over samples, never divided by summed weights
-    start_epoch  how many epochs the weights stay equal
+    start_epoch  how many epochs end without a move of the weights
     loss         a loss of one's own, (logits, labels) -> one value for each label
     sizes        the size (or share) of each class or group: weights are divided by the share, so that each counts by
                  its weight and not by its weight times how many samples it has
@@ -75,7 +75,7 @@ class Weighter(nn.Module):
         if positive_int(num_classes, "num_classes") < 2:
             raise ClamkitError(f"num_classes={num_classes}: weighting classes needs at least two.")
         if start_epoch < 0 or start_epoch % 1:
-            raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs with equal weights, 0 or more.")
+            raise ClamkitError(f"start_epoch={start_epoch}: give the number of epochs without a move, 0 or more.")
         check_known("reduction", reduction, REDUCTIONS)
         if not callable(loss) or isinstance(loss, type):
             raise ClamkitError(f"loss={loss!r} is no function of (logits, labels): give one, of reduction='none'.")
@@ -88,13 +88,13 @@ class Weighter(nn.Module):
         self.reduction, self.ignore_index = reduction, ignore_index
         self.shares: Tensor | None = None
         if sizes is not None:
-            self.shares = torch.from_numpy(normalise(class_sizes(sizes, num_classes, "sizes")))
+            self.shares = torch.from_numpy(normalise(class_sizes(sizes, num_classes)))
         self._kept: list[str] = []
-        self.keep("weights", torch.ones(num_classes, dtype=torch.float64))
-        self.keep("epoch", torch.zeros((), dtype=torch.int64))  # steps made so far
-        self.keep("correct", torch.zeros(num_classes, dtype=torch.int64))
-        self.keep("seen", torch.zeros(num_classes, dtype=torch.int64))
-        self.keep("loss_sum", torch.zeros(num_classes))
+        self.keep("weights", np.ones(num_classes))
+        self.keep("epoch", np.int64(0))  # steps made so far
+        self.keep("correct", np.zeros(num_classes, dtype=np.int64))
+        self.keep("seen", np.zeros(num_classes, dtype=np.int64))
+        self.keep("loss_sum", np.zeros(num_classes, dtype=np.float32))
         self._is_cross_entropy = loss is cross_entropy and not label_smoothing and type(self)._each is Weighter._each
         self._moves_every_batch = type(self).after_batch is not Weighter.after_batch
         own_weights = type(self).batch_weights is not Weighter.batch_weights
@@ -111,13 +111,10 @@ class Weighter(nn.Module):
 
     # state: in `state_dict` like buffers, but left where it is by `.to()`, `.half()` and DistributedDataParallel
 
-    def keep(self, name: str, value: Tensor) -> None:
-        """A tensor that is part of the state, as `register_buffer` makes one."""
-        setattr(self, name, value)
+    def keep(self, name: str, value: Tensor | ArrayLike) -> None:
+        """A part of the state, like a buffer; from numpy, torch's default type and device have no say in it."""
+        setattr(self, name, value if isinstance(value, Tensor) else torch.from_numpy(np.array(value)))
         self._kept.append(name)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -231,7 +228,8 @@ class Weighter(nn.Module):
     def _weights_on(self, device: torch.device) -> Tensor:
         if self._device_weights is None or self._device_weights.device != device:
             weights = self.weights if self.shares is None else self.weights / (self.num_classes * self.shares)
-            self._device_weights = weights.float().to(device)
+            with torch.inference_mode(False):  # training may be the next to need them
+                self._device_weights = weights.float().to(device)
         return self._device_weights
 
     def _count(
@@ -239,8 +237,9 @@ class Weighter(nn.Module):
     ) -> None:
         """Count a batch; `each` is its cross entropy where that is known already."""
         if self.seen.device != y.device:
-            self.correct, self.seen = self.correct.to(y.device), self.seen.to(y.device)
-            self.loss_sum = self.loss_sum.to(y.device)
+            with torch.inference_mode(False):  # or step() could not write to them
+                self.correct, self.seen = self.correct.to(y.device), self.seen.to(y.device)
+                self.loss_sum = self.loss_sum.to(y.device)
         logits = logits.detach()
         each, hit = cross_entropy(logits, y) if each is None else each.detach(), predicted(logits) == y
         if valid is not None:

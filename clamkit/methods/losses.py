@@ -71,7 +71,7 @@ def checked_labels(
         raise ClamkitError(f"labels are {given}: give a tensor of class numbers, torch.as_tensor(numbers).")
     shape = logits.shape
     fits = y.dtype in WHOLE and len(shape) > 1 and shape[:1] + shape[2:] == y.shape
-    if not fits or (num_classes is not None and shape[1] != num_classes):
+    if not fits or shape[1] != (num_classes or max(shape[1], 2)):
         raise _misfit(logits, y, num_classes)
     y = y.long()  # uint8 would be read as a mask
     if check_range(y, shape[1], "label", ignore_index):
@@ -100,7 +100,7 @@ def check_range(index: Tensor, size: int, name: str, ignore_index: int | None = 
 
 def _misfit(logits: Tensor, y: Tensor, num_classes: int | None) -> ClamkitError:
     """Why labels cannot be counted. On the way to an error values may be read."""
-    if y.dtype in WHOLE and y.shape != logits.shape:
+    if y.dtype in WHOLE and y.shape != logits.shape and logits.shape[1:2] != (1,):
         if logits.ndim > 1 and logits.shape[:1] + logits.shape[2:] == y.shape:
             given = f"the model gives {logits.shape[1]} logits, the weights are for {num_classes} classes"
             return ClamkitError(f"{given}: build both with the same number.")
@@ -108,9 +108,10 @@ def _misfit(logits: Tensor, y: Tensor, num_classes: int | None) -> ClamkitError:
         if y.ndim > 1 and logits.shape[:-1] == y.shape:
             why = "the classes come last, as in models of tokens, and must come second: give logits.movedim(-1, 1)."
         return ClamkitError(f"logits of shape {tuple(logits.shape)} do not fit labels of shape {tuple(y.shape)}: {why}")
-    if logits.ndim < 2 or logits.shape[1:] == (1,):
-        why = "for a binary task with one logit a sample (BCEWithLogitsLoss) take two outputs, and labels 0 and 1."
-    elif y.shape != logits.shape:
+    if logits.shape[1:2] in ((), (1,)):
+        given = f"logits of shape {tuple(logits.shape)} are one logit a sample (BCEWithLogitsLoss)"
+        return ClamkitError(f"{given}: take two outputs for a binary task, and labels 0 and 1.")
+    if y.shape != logits.shape:
         why = "class accuracies need one whole number for each sample. If they are whole, give labels.long()."
     elif y.is_floating_point() and bool(((y.sum(1) - 1).abs() < 1e-2).all()):
         why = (

@@ -163,12 +163,12 @@ class CFOL(Weighter):
         if eta is None and sizes is None:
             raise ClamkitError("CFOL needs a step size: give eta=, about 1/(number of training images), or sizes=.")
         check_known("acts_on", acts_on, ("loss", "sampling"))
-        counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes, "sizes")
+        counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes, images=eta is None)
         self.gamma = positive(fraction(gamma, "gamma"), "gamma", "At 0 a class may never be drawn again.")
         self.eta, self.acts_on = positive(1 / counts.sum() if eta is None else eta, "eta"), acts_on
         self.weighs_loss, self.class_shares = acts_on == "loss", counts / counts.sum()
-        self.keep("q", torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
-        self.keep("drawn", torch.from_numpy(self.class_shares.copy()))  # the probability of each class this epoch
+        self.keep("q", np.full(num_classes, 1 / num_classes))
+        self.keep("drawn", self.class_shares)  # the probability of each class this epoch
 
     def after_batch(self, y: Tensor, right: Tensor, losses: Tensor) -> None:
         wrong = by_class(y, self.num_classes, ~right).cpu().double().numpy()
@@ -203,7 +203,7 @@ class TLA(Weighter):
         super().__init__(num_classes, **common)
         self.tau = step_size(tau)
         self.alpha = fraction(alpha, "alpha", "At 1 all but the worst classes are given up.", below=1)
-        counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes, "sizes")
+        counts = np.ones(num_classes) if sizes is None else class_sizes(sizes, num_classes)
         self.prior = torch.from_numpy(normalise(counts))
         self.set_weights(self.prior.numpy())
 
@@ -228,7 +228,7 @@ def LogitAdjusted(num_classes: int, tau: float = 1.0, *, sizes: ArrayLike | None
     >>> adjusted(torch.zeros(2, 2), torch.tensor([0, 1]))  # −ln 0.9, −ln 0.1
     tensor([0.1054, 2.3026])
     """
-    weighter = TLA(num_classes, tau, alpha=0.0, sizes=class_sizes(sizes, num_classes, "sizes"), **common)
+    weighter = TLA(num_classes, tau, alpha=0.0, sizes=class_sizes(sizes, num_classes), **common)
     weighter.set_weights(np.full(num_classes, 1 / num_classes))
     return weighter
 
@@ -240,4 +240,4 @@ def ClassBalanced(num_classes: int, beta: float = 0.9999, *, sizes: ArrayLike | 
     [0.03, 1.97]
     """
     fraction(beta, "beta", "0 is equal weights, near 1 is one over the size.", below=1)
-    return Fixed(num_classes, (1 - beta) / (1 - beta ** class_sizes(sizes, num_classes, "sizes")), **common)
+    return Fixed(num_classes, (1 - beta) / (1 - beta ** class_sizes(sizes, num_classes, images=True)), **common)

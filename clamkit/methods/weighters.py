@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -161,8 +160,8 @@ class APStar(Weighter):
     def __init__(self, num_classes: int, alpha: float = 0.5, *, original: bool = False, k_min: int = 20, **common: Any):
         super().__init__(num_classes, **common)
         self.alpha, self.original, self.k_min = fraction(alpha, "alpha"), original, positive_int(k_min, "k_min")
-        self.keep("best", torch.tensor(torch.inf, dtype=torch.float64))
-        self.keep("k", torch.tensor(1 if original else 0))
+        self.keep("best", np.inf)
+        self.keep("k", np.int64(original))
 
     def update(self, w: np.ndarray, v: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray:
         improved = bool(losses.max() < self.best)

@@ -138,6 +138,31 @@ def test_each_trial_of_a_search_begins_anew(tmp_path):
     assert all(torch.allclose(weights, plain().weights, rtol=0, atol=1e-12) for weights in ended)
 
 
+def two_heads(folder, names, **settings):
+    """Two weighters in one Trainer, which see other labels: the class weights that each ends with."""
+    first, second = (ClamCallback(CLAM(10), name=name) for name in names)
+    trainer = hugging_face(folder, first.weighter, **settings)
+    trainer.callback_handler.pop_callback(ClamCallback)
+    for callback in (first, second):
+        trainer.add_callback(callback)
+    trainer.compute_loss_func = lambda outputs, y, **given: (
+        first.loss(outputs, y, **given) + second.loss(outputs, (y + 3) % 10, **given)
+    )
+    trainer.train(resume_from_checkpoint=settings.get("save_strategy") == "no" or None)
+    return first.weighter.weights, second.weighter.weights
+
+
+def test_two_weighters_in_one_trainer_resume_each_with_its_own_weights(tmp_path):
+    keep = {"save_strategy": "steps", "save_steps": 10}
+    with pytest.raises(ClamkitError, match="give each a name="):  # else the second would overwrite the first
+        two_heads(tmp_path, ["", ""], **keep)
+    whole = two_heads(tmp_path / "whole", ["", "other"], **keep)
+    assert not torch.allclose(*whole)
+    two_heads(tmp_path / "half", ["", "other"], max_steps=10, **keep)
+    resumed = two_heads(tmp_path / "half", ["", "other"], save_strategy="no")
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(resumed, whole, strict=True))
+
+
 def test_evaluation_loss_is_unweighted(tmp_path):
     trainer = hugging_face(tmp_path, CLAM(10))
     trainer.train()

@@ -150,6 +150,31 @@ def test_the_loss_goes_whole_to_other_processes_and_into_copies():
     assert torch.equal(copy.deepcopy(clam.loss).weighter.weights, clam.weighter.weights)
 
 
+class TwoHeads(Saved):
+    def __init__(self, first, second):
+        super().__init__(first.loss)
+        self.second = second.loss
+
+    def training_step(self, batch, _):
+        x, y = batch
+        logits = self.model(x)
+        return self.loss(logits, y) + self.second(logits, (y + 3) % 10)
+
+
+def test_two_weighters_in_one_trainer_resume_each_with_its_own_weights(tmp_path):
+    def both(**resume):
+        first, second = ClamCallback(CLAM(10)), ClamCallback(CLAM(10), name="second")
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
+        keep = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+        trainer = pl.Trainer(callbacks=[first, second, keep], max_epochs=EPOCHS, **quiet)
+        trainer.fit(TwoHeads(first, second), loader(), **resume)
+        return first.weighter.weights, second.weighter.weights
+
+    whole, resumed = both(), both(ckpt_path=tmp_path / "epoch=0.ckpt", weights_only=False)
+    assert not torch.allclose(*whole)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(resumed, whole, strict=True))
+
+
 def test_a_new_trainer_begins_anew(tmp_path):
     clam = ClamCallback(CLAM(10))
     for _ in range(2):

@@ -1,12 +1,13 @@
 """Curves of each class, as TensorBoard itself reads them back."""
 
+import importlib
 import pickle
 import sys
 
 import numpy as np
 import pytest
 
-from clamkit import CLAM, RunConfig, fairness, train
+from clamkit import CLAM, ClamkitError, RunConfig, fairness, train
 from clamkit.cli import main
 
 pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'clamkit[integrations]'")
@@ -68,6 +69,21 @@ def test_a_training_begun_anew_hides_what_came_later(tmp_path):
     second.log(2, {"weight": [20.0, 1.0]})
     assert scalars(tmp_path)["weight/class 0"] == {1: 1.0, 2: 20.0}
     assert pickle.loads(pickle.dumps(second)).epoch == 2
+
+
+def test_a_second_training_of_the_same_callback_hides_the_first(tmp_path):
+    curves = Curves(tmp_path)
+    for epoch, weight in [(1, 1.0), (2, 2.0), (3, 3.0), (1, 10.0), (2, 20.0)]:
+        curves.log(epoch, {"weight": [weight, 1.0]})
+    assert scalars(tmp_path)["weight/class 0"] == {1: 10.0, 2: 20.0}
+
+
+@pytest.mark.parametrize(("module", "library"), [("huggingface", "transformers"), ("lightning", "lightning")])
+def test_callbacks_say_at_once_that_names_do_not_fit(tmp_path, module, library):
+    pytest.importorskip(library)
+    callback = importlib.import_module(f"clamkit.integrations.{module}").ClamCallback
+    with pytest.raises(ClamkitError, match="2 class_names for 10 classes: give one for each"):
+        callback(CLAM(10), tmp_path, ["shirt", "coat"])
 
 
 def test_many_classes_make_a_histogram_and_no_curves(tmp_path, monkeypatch):

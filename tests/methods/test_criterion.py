@@ -1,5 +1,6 @@
 """A weighter as a criterion like torch's own: reductions, labels, groups, states, and what is refused."""
 
+import contextlib
 import copy
 import io
 import pickle
@@ -243,6 +244,9 @@ L5 = torch.zeros(4, 5)
         (L5, torch.ones(4, 5, dtype=torch.bool), "multi-label"),
         (torch.zeros(4), torch.ones(4), "BCEWithLogitsLoss"),
         (torch.zeros(4, 1), torch.ones(4, 1), "BCEWithLogitsLoss"),
+        (torch.zeros(4, 1), torch.tensor([0, 1, 1, 0]), "one logit a sample .*take two outputs"),
+        (torch.zeros(4, 1, 2, 2), torch.zeros(4, 2, 2, dtype=torch.long), "take two outputs"),
+        (torch.zeros(4, 1, 2, 2), torch.zeros(4, 1, 2, 2), "take two outputs"),
         (L5, torch.ones(4), r"give labels.long\(\)"),
         (torch.zeros(4, 7, 5), torch.zeros(4, 7, dtype=torch.long), r"movedim\(-1, 1\)"),
         (torch.zeros(4, 7), torch.zeros(4, dtype=torch.long), "7 logits.*5 classes"),
@@ -515,6 +519,7 @@ def test_sizes_make_each_group_count_by_its_weight_alone(scale):
         (lambda logits, y: CLAM(3)(logits, y, group=y[:5]), r"groups of type torch.int64 and shape \(5,\) do not fit"),
         (lambda logits, y: CLAM(3)(logits, y, group=y.float()), "groups of type torch.float32"),
         (lambda logits, y: CLAM(3)(logits, y + 1, group=y % 3), "label 5 is out of range"),
+        (lambda logits, y: CLAM(3)(logits[:, :1], y * 0, group=y % 3), "take two outputs"),  # its loss is 0
         (lambda logits, y: TLA(5)(logits, y, group=y), "TLA moves the logits of classes"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5]), "each of 3 classes or groups"),
         (lambda logits, y: CLAM(3, sizes=[0.5, 0.5, 0]), "all above 0"),
@@ -546,7 +551,64 @@ def test_sample_weights_are_those_of_the_loss():
         clam.sample_weights(["cat", "dog"])
 
 
-# as a part of other modules
+# as a part of other modules, and of programs with other defaults
+
+
+@contextlib.contextmanager
+def default(given):
+    """A default type of torch; or a default device: meta, on which `from_pretrained` builds, stands for a GPU too."""
+    usual = torch.get_default_dtype()
+    with torch.device("cpu" if isinstance(given, torch.dtype) else given):
+        torch.set_default_dtype(given if isinstance(given, torch.dtype) else usual)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(usual)
+
+
+@pytest.mark.parametrize("make", [CLAM, APStar, TCE, lambda n: CFOL(n, eta=0.1)])
+@pytest.mark.parametrize("given", [torch.float64, torch.bfloat16, "meta"])
+def test_defaults_of_torch_do_not_reach_the_state(make, given):
+    logits, y = batch()
+    wanted = make(5)
+    with default(given):
+        found = make(5)
+        found(logits.requires_grad_(), y).backward()
+    wanted(logits, y).backward()
+    for weighter in (found, wanted):
+        weighter.step()
+    for name, value in wanted.state_dict().items():
+        assert found.state_dict()[name].dtype == value.dtype
+        assert torch.equal(found.state_dict()[name], value)
+
+
+def test_a_loss_that_is_a_module_goes_where_the_weighter_goes():
+    """On a GPU its class weights would stay behind otherwise."""
+    clam = CLAM(5, loss=nn.CrossEntropyLoss(weight=torch.ones(5), reduction="none"))
+    assert clam.double().per_sample_loss.weight.dtype == torch.float64
+    assert clam.to("meta").per_sample_loss.weight.is_meta
+    assert {value.device.type for value in (clam.weights, clam.seen, clam.epoch)} == {"cpu"}
+    assert clam.half().weights.dtype == torch.float64
+
+
+@pytest.mark.parametrize("look", [lambda w, *given: w.loss(*given), lambda w, x, y: w.sample_weights(y)])
+def test_the_weights_may_be_looked_at_in_inference_mode_and_then_train(look):
+    (logits, y), clam = batch(), moved()
+    with torch.inference_mode():
+        look(clam, logits, y)
+    logits.requires_grad_()
+    clam(logits, y).backward()
+    wanted = moved()(logits, y)
+    (gradient,) = torch.autograd.grad(wanted, logits)
+    assert torch.equal(logits.grad, gradient)
+
+
+def test_a_pass_that_counts_in_inference_mode_leaves_counts_that_a_step_can_clear():
+    clam, there = CLAM(5), torch.device("meta")  # in place of a GPU
+    with torch.inference_mode():
+        clam.observe(torch.zeros(4, 5, device=there), torch.zeros(4, dtype=torch.long, device=there))
+    assert clam.seen.is_meta
+    clam.forget()
 
 
 def test_it_has_no_buffers_but_a_state():

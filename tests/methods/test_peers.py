@@ -228,7 +228,9 @@ def test_an_epoch_of_cfol_moves_by_the_error_of_each_class():
         ({"eta": 0.1, "gamma": 1.5}, "gamma=1.5 is not allowed"),
         ({"eta": 0.1, "acts_on": "images"}, "unknown acts_on 'images'"),
         ({"sizes": [1, 2]}, r"sizes has shape \(2,\), smallest 1: give a size for each of 5 classes"),
-        ({"sizes": [1, 2, 0, 4, 5]}, "all above 0"),
+        ({"sizes": [1, 2, 0, 4, 5]}, "all at least 1"),
+        ({"eta": 0.1, "sizes": [1, 2, 0, 4, 5]}, "all above 0"),
+        ({"sizes": [0.2] * 5}, "smallest 0.2.*numbers of images, not shares"),  # η would be 1: one class in a batch
     ],
 )
 def test_bad_settings_of_cfol(options, message):
@@ -331,6 +333,7 @@ def test_on_balanced_data_they_are_normal_and_on_other_data_not(method, small_np
         (lambda: ClassBalanced(5, -0.1, sizes=SIZES), "beta=-0.1"),
         (lambda: ClassBalanced(4, sizes=SIZES), r"sizes has shape \(5,\), smallest 5: give .* each of 4 classes"),
         (lambda: TLA(5, alpha=1), r"alpha=1 is not allowed: it must lie in \[0, 1\)"),
+        (lambda: ClassBalanced(5, sizes=[0.1, 0.2, 0.2, 0.2, 0.3]), "numbers of images, not shares"),
         (lambda: TLA(5, tau=-1), "tau=-1"),
         (lambda: TLA(5, sizes=[1, 2, 3, 4, np.nan]), "all above 0"),
     ],
