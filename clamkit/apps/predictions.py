@@ -118,7 +118,7 @@ def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
     for column in own:
         if columns.count(column) > 1:
             raise ClamkitError(f"{name} has more than one column {column} (capitals do not count): keep one.")
-    frame = frame.set_axis(columns, axis=1)
+    frame = frame.set_axis(columns, axis=1).reset_index(drop=True)  # rows are known by their place
     for column in own:
         words = "|".join((*ARRAYS[column], "pred.*" if column == "prediction" else column))
         guesses = [text for text in columns if re.fullmatch(words, text, re.IGNORECASE)]
@@ -225,13 +225,17 @@ def _with_scores(found: Predictions, scores: np.ndarray, names: Sequence[str], k
             f"({some(sorted(table.loc[unknown, 'label'].unique()))}): labels must be names of the columns "
             f"({some(names)}), or numbers from 0 to {len(names) - 1}."
         )
-    if not np.issubdtype(scores.dtype, np.number) or not (fine := np.isfinite(scores).all(axis=1)).all():
-        which = f"row {fine.argmin() + 1}" if np.issubdtype(scores.dtype, np.number) else f"type {scores.dtype}"
-        raise ClamkitError(f"the {kind or 'scores'} of {file} are not all finite numbers (first: {which}): drop them.")
+    finite = np.isfinite(scores) if np.issubdtype(scores.dtype, np.number) else np.zeros(scores.shape, dtype=bool)
+    if not finite.all():
+        row, at = np.unravel_index(finite.argmin(), finite.shape)
+        raise ClamkitError(
+            f"the {kind or 'scores'} of {file} are not all finite numbers (first: {scores[row, at]} in row {row + 1}, "
+            f"class {names[at]}): leave such rows out, or give a class that was ruled out a score far below all others."
+        )
     if kind != "logits":
         sums = scores.sum(axis=1, dtype=np.float64)
         proper = (scores >= 0).all(axis=1) & (np.abs(sums - 1) <= SUM_TOLERANCE)
-        if kind == "probabilities" and not proper.all():
+        if not proper.all() and (kind or (scores >= 0).all()):  # nothing says they are logits: percentages, rounded
             row = proper.argmin()
             raise ClamkitError(
                 f"the probabilities of {(~proper).sum():,} of {len(proper):,} images of {file} are negative or do not "

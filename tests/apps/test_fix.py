@@ -206,7 +206,7 @@ def test_targets():
         ({"logits": np.zeros((8, 2)), "labels": [0, 1]}, r"do not belong together \(label \(2,\), logits \(8, 2\)\)"),
         ({"logits": np.zeros(2), "labels": [0, 1]}, r"logits of l.npz have shape \(2,\)"),
         ({"probs": np.full((8, 2), 0.6), "labels": [0, 1] * 4}, "8 of 8 images of l.npz are negative or do not sum to"),
-        ({"logits": np.full((8, 2), np.nan), "labels": [0, 1] * 4}, r"not all finite numbers \(first: row 1\)"),
+        ({"logits": np.full((8, 2), np.nan), "labels": [0, 1] * 4}, "not all finite numbers .first: nan in row 1"),
         ({"logits": np.zeros((8, 2)), "labels": [0, 5] * 4}, r"4 labels of l.npz have no column of logits \(5\)"),
         ({"logits": np.zeros((8, 2)), "labels": [0] * 8}, "1 of 2 classes of l.npz have fewer than 4 images"),
         ({"logits": np.zeros((1, 2)), "labels": [0]}, "2 of 2 classes of l.npz have fewer than 4 images"),

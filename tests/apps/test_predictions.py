@@ -174,11 +174,16 @@ def test_ten_thousand_classes_make_a_page_below_a_megabyte():
             {"label": ["a", "b"], "prob_a": [0.9, 0.4], "prob_b": [0.3, 0.6]},
             "1 of 2 images of x.csv are negative or do not",
         ),
+        (  # percentages, sigmoids: in columns that no name calls logits
+            {"label": ["a", "b"], "a": [90.0, 40.0], "b": [10.0, 60.0]},
+            r"2 of 2 images of x.csv are negative or do not sum to 1 \(row 1: 100\)",
+        ),
+        ({"label": ["a", "b"], "a": [0.9, 0.4], "b": [0.3, 0.9]}, "2 of 2 images of x.csv are negative or do not"),
         ({"label": ["a"] * 9, "prob_a": [1.0] * 9}, "one class|all labels are 'a'"),
         ({"label": ["a"], "logit_a": [1.0], "logit_b": [2.0]}, "all labels are 'a'|fewer than 4 images"),
         (
             {"label": ["a", "b"], "logit_a": [1.0, "x"], "logit_b": [1.0, 2.0]},
-            r"not all finite numbers \(first: row 2\)",
+            r"not all finite numbers \(first: nan in row 2, class a\)",
         ),
         (
             {"label": ["a", "z"], "logit_a": [1.0, 1.0], "logit_b": [1.0, 2.0]},
