@@ -169,7 +169,7 @@ def sentences(found: Fix) -> list[str]:
             lines.append(f"Measured as above it is {percent(value)}: ask for more to be sure.")
     cost = table.loc["average", "without"] - table.loc["average", "with"]
     if found.useful and found.max_cost is not None and cost > found.max_cost + 1e-12:
-        lines.append(f"Measured as above they cost {percent(cost, 2)} of average, more than asked: allow less to be sure.")
+        lines.append(f"Measured as above they cost {percent(cost, 2)} of average, more than asked: allow less.")
     if not found.useful:
         lines.append("But other images do not confirm it: nothing is shown to be gained, so none are written.")
     return lines

@@ -115,11 +115,10 @@ def _table(path: Path) -> pd.DataFrame:
 def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
     own, columns = ("label", "prediction", "id"), [str(column).strip() for column in frame]
     columns = [column.lower() if column.lower() in own else column for column in columns]
+    frame = frame.set_axis(columns, axis=1).reset_index(drop=True)  # rows are known by their place
     for column in own:
         if columns.count(column) > 1:
             raise ClamkitError(f"{name} has more than one column {column} (capitals do not count): keep one.")
-    frame = frame.set_axis(columns, axis=1).reset_index(drop=True)  # rows are known by their place
-    for column in own:
         words = "|".join((*ARRAYS[column], "pred.*" if column == "prediction" else column))
         guesses = [text for text in columns if re.fullmatch(words, text, re.IGNORECASE)]
         if column not in columns and len(guesses) == 1:
