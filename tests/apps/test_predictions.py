@@ -138,6 +138,24 @@ def test_calibration_by_brute_force():
         assert tuple(classes.loc[name, ["confidence", "precision", "gap"]]) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("form", ["s.npz", "s.csv", "s.parquet"])
+def test_what_is_only_called_scores_is_what_its_numbers_are(form, tmp_path):
+    """scikit-learn calls probabilities scores, other libraries logits."""
+    logits, labels = images(50, [3.0, 2.0, 1.5])
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    for kind, values in (("logits", logits), ("probabilities", p)):
+        columns = pd.DataFrame(values, columns=["score_0", "score_1", "score_2"])
+        if form == "s.npz":
+            np.savez(tmp_path / form, scores=values, labels=labels)
+        elif form == "s.csv":
+            columns.assign(label=labels).to_csv(tmp_path / form, index=False)
+        else:
+            pd.DataFrame({"label": labels, "scores": list(values)}).to_parquet(tmp_path / form)
+        found = read(tmp_path / form)
+        assert found.kind == kind
+        np.testing.assert_allclose(np.exp(found.scores) / np.exp(found.scores).sum(1, keepdims=True), p, atol=1e-9)
+
+
 def test_predictions_that_are_not_the_largest_score_are_told():
     frame = pd.DataFrame({"label": ["a", "b"], "prediction": ["a", "a"], "logit_a": [1.0, 0], "logit_b": [0, 1.0]})
     assert diagnose(frame).notes == ["1 predictions are not the class with the largest score: taken as given."]
