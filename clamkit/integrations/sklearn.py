@@ -63,7 +63,7 @@ class ClassBias(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"biases need at least two classes, and y has only {self.classes_.tolist()}.")
+            raise ValueError(f"biases need at least two classes, and y has no more than one class: {self.classes_}.")
         estimator = LogisticRegression() if self.estimator is None else self.estimator
         self.estimator_ = clone(estimator).fit(X, y)
         known = ("n_features_in_", "feature_names_in_")
