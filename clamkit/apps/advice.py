@@ -79,7 +79,8 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
 def _more_images(model: Model, real: float) -> str:
     """How many test images of a class would bring the std by chance down to a part of the real one."""
     images, noise = model.classes["images"], model.fairness.loc["noise", "value"]
-    per_class = " to ".join(f"{size:,}" for size in sorted({images.min(), images.max()})) + " images of a class"
+    per_class = " to ".join(f"{size:,}" for size in sorted({images.min(), images.max()}))
+    per_class += " image of a class" if images.max() == 1 else " images of a class"
     why = f"by {per_class} the std over them may be up to {percent(model.fairness.loc['std', 'high'])}"
     if noise >= NOISE:
         why = f"{percent(noise, 0)} of the variance over classes is what {per_class} give by chance"

@@ -180,6 +180,8 @@ def test_even_classes_are_left_alone():
 def test_a_few_images_that_are_all_right_prove_nothing():
     (line,) = advice(diagnose(table("a→a*3", "b→b*3")))
     assert line.startswith("Collect more test images first: by 3 images of a class the std over them may be up to ")
+    (line,) = advice(diagnose(table("a→a", "b→b")))
+    assert line.startswith("Collect more test images first: by 1 image of a class the std over them may be up to ")
 
 
 def test_the_order_is_that_of_cost():
