@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import numpy as np
 
 from clamkit.apps.diagnose import Diagnosis, Model
@@ -27,16 +25,23 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
     metrics = examined.fairness["value"]
     chance, at_most = metrics["sampling_std"], examined.fairness.loc["std", "high"]
     real = max(0.0, metrics["std"] ** 2 - chance**2) ** 0.5
+    n = len(examined.classes)
+    if n * metrics["average"] + 3 * (1 / examined.classes["images"]).mean() ** 0.5 < 1:  # 3 std below guessing, 1/n
+        low = f"they average {percent(metrics['average'])}, and guessing at random gives {percent(1 / n)}"
+        return [f"Check first that labels and predictions use the same numbers for the classes: {low}."]
     if at_most > UNSURE if real < EVEN else metrics["noise"] >= NOISE:
         return [_more_images(examined, real)]
     lines = _pairs(examined)
     if real < EVEN:
         even = f"without sampling noise the std over them is {percent(real)}, at most {percent(at_most)} (95 % sure)"
         return [*lines, f"The classes are even: {even}. Leave it."]
-    if fixed is None and model is not None and model.scores is not None and model.scores.size <= QUICK:
-        with suppress(ClamkitError):  # a class with hardly any images, a run without held-out ones
-            fixed = fix(model)
     worst, left = percent(metrics["worst"]), "to bring down"
+    untried = f"Try class biases (no training) on the worst 10 % of {worst}: `clamkit fix` on held-out logits."
+    if fixed is None and model is not None and model.scores is not None and model.scores.size <= QUICK:
+        try:
+            fixed = fix(model)
+        except ClamkitError as error:  # a class with hardly any images, a run without held-out ones
+            untried = f"Class biases, which need no training, cannot be tried yet: {error}"
     if fixed is not None:
         change = fixed.metrics["with"] - fixed.metrics["without"]
         moved = f"the worst 10 % by {points(change['worst'])} points and the average by {points(change['average'])}"
@@ -58,9 +63,9 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
             f"lift the worst 10 % from {worst}."
         )
     else:
-        lines.append(f"Try class biases (no training) on the worst 10 % of {worst}: `clamkit fix` on held-out logits.")
+        lines.append(untried)
     seen = "with ten classes τ = 0.1 brought the worst tenth 5 to 10 points at no measured cost"
-    if len(examined.classes) >= MANY_CLASSES:
+    if n >= MANY_CLASSES:
         seen = "with 100 classes τ = 0.1 (`--method clam`) brought the worst tenth 2 points for 0.3 of average "
         seen += "(`tce`: 4 for 1.3)"
     then = "train with CLAM, gently: `clamkit train --method clam_kl --tau 0.1 --dataset …`; in our runs of small "
@@ -74,7 +79,8 @@ def advice(result: Diagnosis, model: Predictions | None = None, fixed: Fix | Non
 def _more_images(model: Model, real: float) -> str:
     """How many test images of a class would bring the std by chance down to a part of the real one."""
     images, noise = model.classes["images"], model.fairness.loc["noise", "value"]
-    per_class = " to ".join(f"{size:,}" for size in sorted({images.min(), images.max()})) + " images of a class"
+    per_class = " to ".join(f"{size:,}" for size in sorted({images.min(), images.max()}))
+    per_class += " image of a class" if images.max() == 1 else " images of a class"
     why = f"by {per_class} the std over them may be up to {percent(model.fairness.loc['std', 'high'])}"
     if noise >= NOISE:
         why = f"{percent(noise, 0)} of the variance over classes is what {per_class} give by chance"

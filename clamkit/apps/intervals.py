@@ -138,24 +138,22 @@ def _outer_ends(
 ) -> pd.DataFrame:
     """The average, and the ends of tails and ranges that selection does not bias inward, by Wilson intervals summed."""
     order, k = np.argsort(v, kind="stable"), tail_size(len(v), tail)
+    lower, upper = v - ends[0], ends[1] - v
 
-    def below(which: np.ndarray) -> float:
-        return float(np.sqrt(((v - ends[0])[which] ** 2).sum()) / len(which))
+    def summed(sides: np.ndarray) -> float:
+        return float(np.sqrt((sides**2).sum()) / len(sides))
 
-    def above(which: np.ndarray) -> float:
-        return float(np.sqrt(((ends[1] - v)[which] ** 2).sum()) / len(which))
-
-    down, up = max(half, below(order)), max(half, above(order))
+    down, up = max(half, summed(lower)), max(half, summed(upper))
     found.loc["average"] = [v.mean() - down, v.mean() + up]
     alike = pd.DataFrame({"low": [0.0, -down], "high": [up, 0.0]}, ["worst", "best"])
     found.loc[alike.index] += alike  # classes that are alike are all where the average is, which is not known either
     for metric, size in (("decile_range", k), ("range", 1)):
         worst, best = order[:size], order[-size:]
-        far = v[best].mean() - v[worst].mean() + np.hypot(below(worst), above(best))
+        far = v[best].mean() - v[worst].mean() + np.hypot(summed(lower[worst]), summed(upper[best]))
         found.loc[metric, "high"] = max(found.loc[metric, "high"], far)
         if size == k:
-            found.loc["worst", "low"] = min(found.loc["worst", "low"], v[worst].mean() - below(worst))
-            found.loc["best", "high"] = max(found.loc["best", "high"], v[best].mean() + above(best))
+            found.loc["worst", "low"] = min(found.loc["worst", "low"], v[worst].mean() - summed(lower[worst]))
+            found.loc["best", "high"] = max(found.loc["best", "high"], v[best].mean() + summed(upper[best]))
     one = max(v.mean() - ends[0][order[0]], ends[1][order[-1]] - v.mean())  # all alike but one, at its own limit
     found.loc["std", "high"] = max(found.loc["std", "high"], one / np.sqrt(len(v)))
     bounded = [metric for metric in METRICS if metric != "cov"]

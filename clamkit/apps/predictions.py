@@ -30,8 +30,9 @@ SUM_TOLERANCE = 0.02  # of the probabilities of an image: they may be rounded
 ARRAYS = {  # and columns of tables: what we call it, and what others do
     "label": ("labels", "label", "y", "y_true", "target", "targets"),
     "prediction": ("predictions", "prediction", "pred", "preds", "y_pred"),
-    "logits": ("logits", "logit", "scores"),
+    "logits": ("logits", "logit"),
     "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "y_prob"),
+    "scores": ("scores", "y_score"),  # either: the values must tell
     "names": ("class_names", "classes", "names"),
     "id": ("ids", "id"),
 }
@@ -115,11 +116,10 @@ def _table(path: Path) -> pd.DataFrame:
 def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
     own, columns = ("label", "prediction", "id"), [str(column).strip() for column in frame]
     columns = [column.lower() if column.lower() in own else column for column in columns]
+    frame = frame.set_axis(columns, axis=1).reset_index(drop=True)  # rows are known by their place
     for column in own:
         if columns.count(column) > 1:
             raise ClamkitError(f"{name} has more than one column {column} (capitals do not count): keep one.")
-    frame = frame.set_axis(columns, axis=1)
-    for column in own:
         words = "|".join((*ARRAYS[column], "pred.*" if column == "prediction" else column))
         guesses = [text for text in columns if re.fullmatch(words, text, re.IGNORECASE)]
         if column not in columns and len(guesses) == 1:
@@ -139,19 +139,20 @@ def _from_table(frame: pd.DataFrame, name: str) -> Predictions:
 
 
 def _score_columns(frame: pd.DataFrame) -> tuple[str, list[str], np.ndarray | None]:
-    """(logits, probabilities or "" where the values must tell; the classes; their scores) of a table, if it has any."""
+    """(logits, probabilities or scores; the classes; their scores) of a table, if it has any."""
     for column in frame:
-        kind = next((k for k in ("logits", "probabilities") if str(column).lower() in ARRAYS[k]), None)
+        kind = next((k for k in ("logits", "probabilities", "scores") if str(column).lower() in ARRAYS[k]), None)
         if kind and frame[column].dtype == object and not isinstance(frame[column].iloc[0], str):
             scores = np.stack(list(frame[column]))
             return kind, [str(i) for i in range(scores.shape[1])], scores
     found = {column: match for column in frame if (match := SCORES.fullmatch(column)) and column != "prediction"}
-    kind = "logits" if any(match[1].lower().startswith(("l", "s")) for match in found.values()) else "probabilities"
+    first = min((match[1][0].lower() for match in found.values()), default="")  # of logit, score or prob
+    kind = {"l": "logits", "s": "scores"}.get(first, "probabilities")
     names, labels = [match[2] for match in found.values()], set()
     if not found and "label" in frame and "prediction" not in frame:  # a column for each class, by its name
         labels = set(_text(frame["label"], "label"))
         names = [c for c in frame if c in labels or not re.fullmatch(r"label|id|index|Unnamed: \d+", c)]
-        kind, found = "", names
+        kind, found = "scores", names
     if not names or not labels <= set(names):
         return "", [], None
     return kind, names, frame[list(found)].apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
@@ -160,7 +161,7 @@ def _score_columns(frame: pd.DataFrame) -> tuple[str, list[str], np.ndarray | No
 def _from_arrays(arrays: Mapping[str, np.ndarray], name: str) -> Predictions:
     by_name = {key.lower(): value for key, value in arrays.items()}
     found = {ours: by_name[key] for ours, keys in ARRAYS.items() for key in keys[::-1] if key in by_name}
-    kind = next((kind for kind in ("logits", "probabilities") if kind in found), None)
+    kind = next((kind for kind in ("logits", "probabilities", "scores") if kind in found), None)
     if "label" not in found or not (kind or "prediction" in found):
         lacks = "labels" if "label" not in found else "predictions, logits or probabilities"
         raise ClamkitError(
@@ -213,25 +214,27 @@ def _with_scores(found: Predictions, scores: np.ndarray, names: Sequence[str], k
     file, table = found.title, found.table
     names = list(_text(pd.Series(names, name="class name"), file))
     if len(set(names)) < len(names) or len(names) != scores.shape[1]:
-        raise ClamkitError(
-            f"{file} has {scores.shape[1]} columns of {kind or 'scores'} and {len(set(names))} different class names: "
-            "give one name for each column."
-        )
+        has = f"{scores.shape[1]} columns of {kind} and {len(set(names))} different class names"
+        raise ClamkitError(f"{file} has {has}: give one name for each column.")
     table = table.assign(label=_named(table["label"], names))
     unknown = ~table["label"].isin(names)
     if unknown.any():
         raise ClamkitError(
-            f"{unknown.sum():,} labels of {file} have no column of {kind or 'scores'} "
+            f"{unknown.sum():,} labels of {file} have no column of {kind} "
             f"({some(sorted(table.loc[unknown, 'label'].unique()))}): labels must be names of the columns "
             f"({some(names)}), or numbers from 0 to {len(names) - 1}."
         )
-    if not np.issubdtype(scores.dtype, np.number) or not (fine := np.isfinite(scores).all(axis=1)).all():
-        which = f"row {fine.argmin() + 1}" if np.issubdtype(scores.dtype, np.number) else f"type {scores.dtype}"
-        raise ClamkitError(f"the {kind or 'scores'} of {file} are not all finite numbers (first: {which}): drop them.")
+    finite = np.isfinite(scores) if np.issubdtype(scores.dtype, np.number) else np.zeros(scores.shape, dtype=bool)
+    if not finite.all():
+        row, at = np.unravel_index(finite.argmin(), finite.shape)
+        raise ClamkitError(
+            f"the {kind} of {file} are not all finite numbers (first: {scores[row, at]} in row {row + 1}, "
+            f"class {names[at]}): leave such rows out, or give a class that was ruled out a score far below all others."
+        )
     if kind != "logits":
         sums = scores.sum(axis=1, dtype=np.float64)
         proper = (scores >= 0).all(axis=1) & (np.abs(sums - 1) <= SUM_TOLERANCE)
-        if kind == "probabilities" and not proper.all():
+        if not proper.all() and (kind == "probabilities" or (scores >= 0).all()):  # percentages, sigmoids, rounded
             row = proper.argmin()
             raise ClamkitError(
                 f"the probabilities of {(~proper).sum():,} of {len(proper):,} images of {file} are negative or do not "

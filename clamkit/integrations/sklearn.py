@@ -26,7 +26,7 @@ try:
     from sklearn.utils import get_tags
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import check_is_fitted, column_or_1d
 except ImportError as error:
     raise not_installed("scikit-learn", "integrations") from error
 
@@ -36,7 +36,7 @@ TINY = 1e-12  # added to probabilities before the log
 class ClassBias(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Any classifier with one bias a class added to its logits, fitted on predictions of images it did not see.
 
-    estimator     with predict_proba or decision_function; default LogisticRegression()
+    estimator     with predict_proba or decision_function, pipelines too; default LogisticRegression()
     objective, max_cost   as in `clamkit.fit_biases`
     cv            parts of the data: each is predicted by a copy that is fitted on the others, and biases are fitted on
                   these predictions; estimator_ is then fitted on everything
@@ -59,13 +59,15 @@ class ClassBias(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self.cv, self.random_state = cv, random_state
 
     def fit(self, X: Any, y: Any) -> ClassBias:
-        X, y = validate_data(self, X, y, accept_sparse=True, ensure_all_finite=False, dtype=None)
+        y = column_or_1d(y, warn=True)  # X is the estimator's to check: it may be a table with names, or texts
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"biases need at least two classes, and y has one class: {self.classes_[0]!r}.")
+            raise ValueError(f"biases need at least two classes, and y has no more than one class: {self.classes_}.")
         estimator = LogisticRegression() if self.estimator is None else self.estimator
         self.estimator_ = clone(estimator).fit(X, y)
+        known = ("n_features_in_", "feature_names_in_")
+        vars(self).update({name: getattr(self.estimator_, name) for name in known if hasattr(self.estimator_, name)})
         self.bias_, self.biases_ = np.zeros(len(self.classes_)), None
         parts = min(self.cv, int(np.bincount(labels).min()))
         if parts >= 2:
@@ -80,7 +82,6 @@ class ClassBias(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse=True, ensure_all_finite=False, dtype=None, reset=False)
         method = "predict_proba" if hasattr(self.estimator_, "predict_proba") else "decision_function"
         return _logits(getattr(self.estimator_, method)(X), method) + self.bias_
 
@@ -95,8 +96,7 @@ class ClassBias(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        inner = get_tags(LogisticRegression() if self.estimator is None else self.estimator)
-        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.input_tags.sparse, inner.input_tags.allow_nan
+        tags.input_tags = get_tags(LogisticRegression() if self.estimator is None else self.estimator).input_tags
         return tags
 
 

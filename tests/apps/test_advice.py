@@ -10,6 +10,7 @@ from clamkit.apps.advice import advice
 from clamkit.apps.diagnose import diagnose
 from clamkit.apps.fix import fix
 from clamkit.apps.predictions import read
+from clamkit.errors import ClamkitError
 from clamkit.lab import results
 from clamkit.metrics import class_accuracy, compare_groups
 from tests.methods.logits import UNEVEN, images
@@ -137,6 +138,33 @@ def test_what_our_runs_brought_is_what_the_committed_results_say():
     assert gain("tce", 1, "mini_cifar100") == [3.9, -1.3]
 
 
+def test_biases_that_cannot_be_fitted_are_not_advised_but_why_is():
+    """Class 2 is held down, class 3 has three images: `clamkit fix` refuses the file, and says what it lacks."""
+    labels = np.repeat(np.arange(4), [400, 400, 400, 3])
+    logits = np.random.default_rng(0).normal(size=(1203, 4)) + 3 * np.eye(4)[labels] - [0, 0, 2.5, 0]
+    model = predictions(logits, labels)
+    with pytest.raises(ClamkitError) as refused:
+        fix(model)
+    (line, _) = advice(diagnose(model), model)
+    assert line == f"Class biases, which need no training, cannot be tried yet: {refused.value}"
+    assert "1 of 4 classes of the table have fewer than 4 images (3)" in line
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_a_model_worse_than_guessing_is_not_called_even(classes):
+    """All labels one too high, as where one program counts from 0 and another from 1. Guessing at random is no such
+    model: of 8 of these none is said to be, and neither is one that takes all for the same class.
+    """
+    labels, rng = np.arange(20_000) % classes, np.random.default_rng(0)
+    shifted, guessed = labels + 1, [rng.integers(0, classes, 20_000) for _ in range(8)]
+    first, *others = (diagnose(pd.DataFrame({"label": labels, "prediction": p % classes})) for p in (shifted, *guessed))
+    (line,) = advice(first)
+    assert line.startswith("Check first that labels and predictions use the same numbers for the classes: they average")
+    assert f"guessing at random gives {100 / classes:.1f} %" in line
+    others.append(diagnose(pd.DataFrame({"label": labels, "prediction": 1})))
+    assert not any("use the same numbers" in line for other in others for line in advice(other))
+
+
 def test_predictions_alone_are_asked_for_logits():
     lines = advice(diagnose(table("a→a*50", "a→b*50", "b→b*95", "b→a*5")))
     assert "clamkit fix logits.npz" in lines[0]
@@ -152,6 +180,8 @@ def test_even_classes_are_left_alone():
 def test_a_few_images_that_are_all_right_prove_nothing():
     (line,) = advice(diagnose(table("a→a*3", "b→b*3")))
     assert line.startswith("Collect more test images first: by 3 images of a class the std over them may be up to ")
+    (line,) = advice(diagnose(table("a→a", "b→b")))
+    assert line.startswith("Collect more test images first: by 1 image of a class the std over them may be up to ")
 
 
 def test_the_order_is_that_of_cost():

@@ -118,6 +118,14 @@ def test_ids_pair_what_lies_in_another_order():
     assert "lost" not in without.others[0].changes
 
 
+def test_rows_of_data_frames_are_paired_by_their_place_whatever_their_index_is():
+    """A part of a table, or one that was split at random, keeps the index of the whole."""
+    before, after = table("a→a*6", "b→b*2", "b→a"), table("a→b*6", "b→b*3")
+    moved = diagnose(before.set_axis(range(90, 81, -1)), after.set_axis([0] * 9)).others[0]
+    assert moved.paired
+    assert moved.table[["lost", "won"]].to_numpy().tolist() == [[6, 0], [0, 1]]
+
+
 def test_files_of_different_lengths_are_compared_unpaired():
     result = diagnose(table("a→a*6", "b→b*2"), table("a→b*5", "b→b*2"))
     assert result.others[0].paired is False

@@ -206,7 +206,7 @@ def test_targets():
         ({"logits": np.zeros((8, 2)), "labels": [0, 1]}, r"do not belong together \(label \(2,\), logits \(8, 2\)\)"),
         ({"logits": np.zeros(2), "labels": [0, 1]}, r"logits of l.npz have shape \(2,\)"),
         ({"probs": np.full((8, 2), 0.6), "labels": [0, 1] * 4}, "8 of 8 images of l.npz are negative or do not sum to"),
-        ({"logits": np.full((8, 2), np.nan), "labels": [0, 1] * 4}, r"not all finite numbers \(first: row 1\)"),
+        ({"logits": np.full((8, 2), np.nan), "labels": [0, 1] * 4}, "not all finite numbers .first: nan in row 1"),
         ({"logits": np.zeros((8, 2)), "labels": [0, 5] * 4}, r"4 labels of l.npz have no column of logits \(5\)"),
         ({"logits": np.zeros((8, 2)), "labels": [0] * 8}, "1 of 2 classes of l.npz have fewer than 4 images"),
         ({"logits": np.zeros((1, 2)), "labels": [0]}, "2 of 2 classes of l.npz have fewer than 4 images"),
@@ -237,3 +237,27 @@ def test_of_unequal_classes_the_share_of_images_right_is_said_too():
     assert found.metrics.loc["average", "with"] > found.metrics.loc["average", "without"]
     even = fix(frame.groupby("label").head(100))
     assert "images right" not in "\n".join(sentences(even))
+
+
+def test_halves_of_unequal_size_count_each_image_once():
+    """5, 7 and 41 images have halves of 3 and 2, 4 and 3, 21 and 20: without biases it is what the whole file says."""
+    labels = np.repeat([0, 1, 2], [5, 7, 41])
+    logits = np.random.default_rng(1).normal(size=(53, 3)) + 1.5 * np.eye(3)[labels]
+    found = fix(pd.DataFrame(logits, columns=["logit_0", "logit_1", "logit_2"]).assign(label=labels))
+    right = logits.argmax(1) == labels
+    np.testing.assert_allclose(found.classes["without"], [right[labels == c].mean() for c in range(3)])
+    assert found.right[0] == pytest.approx(right.mean())
+
+
+def test_a_cost_above_the_limit_on_other_images_is_said():
+    """20 classes of 40 images: few enough that what was chosen for at most 0.5 points costs more on the other half."""
+    rng, labels = np.random.default_rng(2), np.repeat(np.arange(20), 40)
+    logits = rng.normal(size=(800, 20)) + np.eye(20)[labels] * rng.uniform(1, 4, 20)
+    frame = pd.DataFrame(logits, columns=[f"logit_{i}" for i in range(20)]).assign(label=labels)
+    found = fix(frame, max_cost=0.005)
+    cost = -found.metrics.loc["average"].diff().iloc[1]
+    assert found.useful
+    assert cost > 0.005 >= found.biases.cost
+    text = sentences(found)
+    assert text[-1].startswith(f"Measured as above they cost {100 * cost:.2f} % of average, more than asked:")
+    assert not [line for line in sentences(fix(frame, max_cost=0.05)) if "more than asked" in line]

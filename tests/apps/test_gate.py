@@ -52,6 +52,14 @@ def test_the_baseline_is_only_compared_with(run):
     assert run("new.csv", "old.csv", "--fail-if", "lowest<0.7", "--json")[0] == 1, "both are looked at"
 
 
+def test_a_metric_that_nothing_is_known_of_does_not_pass(run, tmp_path):
+    """Nothing is right: std / average is 0 / 0, neither above the limit nor below it."""
+    table("cat→dog*9", "dog→cat*9").to_csv(tmp_path / "wrong.csv", index=False)
+    for gate in ("cov>0.5", "cov<0.5"):
+        code, _, error = run("wrong.csv", "--fail-if", gate)
+        assert (code, error.strip()) == (1, f"clamkit: wrong.csv: cov is nan: gate {gate} fails.")
+
+
 def test_confident_needs_the_whole_interval(run):
     """20 of 50 right: Wilson's interval is 0.261 to 0.557 where both classes' are to hold (97.5 % each)."""
     for gate, failed in (("lowest<0.45", False), ("lowest<0.55", False), ("lowest<0.56", True)):
@@ -66,6 +74,7 @@ def test_confident_needs_the_whole_interval(run):
         (("new.csv", "--fail-if", "worst=0.6"), "the gate 'worst=0.6' cannot be read"),
         (("new.csv", "--fail-if", "worst<"), "cannot be read"),
         (("new.csv", "--fail-if", "worst<60"), "accuracies are fractions. Say 0.6 or 60%"),
+        (("new.csv", "--fail-if", "hurt>5%"), "the gate 'hurt>5%' counts classes: give their number, without %"),
         (("new.csv", "--fail-if", "hurt>0"), "compares two models: give the other with --baseline"),
         (("new.csv", "--confident"), "--confident goes with --fail-if"),
         (("nowhere.csv", "--fail-if", "worst<0.6"), "there is no file nowhere.csv"),

@@ -138,6 +138,24 @@ def test_calibration_by_brute_force():
         assert tuple(classes.loc[name, ["confidence", "precision", "gap"]]) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("form", ["s.npz", "s.csv", "s.parquet"])
+def test_what_is_only_called_scores_is_what_its_numbers_are(form, tmp_path):
+    """scikit-learn calls probabilities scores, other libraries logits."""
+    logits, labels = images(50, [3.0, 2.0, 1.5])
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    for kind, values in (("logits", logits), ("probabilities", p)):
+        columns = pd.DataFrame(values, columns=["score_0", "score_1", "score_2"])
+        if form == "s.npz":
+            np.savez(tmp_path / form, scores=values, labels=labels)
+        elif form == "s.csv":
+            columns.assign(label=labels).to_csv(tmp_path / form, index=False)
+        else:
+            pd.DataFrame({"label": labels, "scores": list(values)}).to_parquet(tmp_path / form)
+        found = read(tmp_path / form)
+        assert found.kind == kind
+        np.testing.assert_allclose(np.exp(found.scores) / np.exp(found.scores).sum(1, keepdims=True), p, atol=1e-9)
+
+
 def test_predictions_that_are_not_the_largest_score_are_told():
     frame = pd.DataFrame({"label": ["a", "b"], "prediction": ["a", "a"], "logit_a": [1.0, 0], "logit_b": [0, 1.0]})
     assert diagnose(frame).notes == ["1 predictions are not the class with the largest score: taken as given."]
@@ -174,11 +192,16 @@ def test_ten_thousand_classes_make_a_page_below_a_megabyte():
             {"label": ["a", "b"], "prob_a": [0.9, 0.4], "prob_b": [0.3, 0.6]},
             "1 of 2 images of x.csv are negative or do not",
         ),
+        (  # percentages, sigmoids: in columns that no name calls logits
+            {"label": ["a", "b"], "a": [90.0, 40.0], "b": [10.0, 60.0]},
+            r"2 of 2 images of x.csv are negative or do not sum to 1 \(row 1: 100\)",
+        ),
+        ({"label": ["a", "b"], "a": [0.9, 0.4], "b": [0.3, 0.9]}, "2 of 2 images of x.csv are negative or do not"),
         ({"label": ["a"] * 9, "prob_a": [1.0] * 9}, "one class|all labels are 'a'"),
         ({"label": ["a"], "logit_a": [1.0], "logit_b": [2.0]}, "all labels are 'a'|fewer than 4 images"),
         (
             {"label": ["a", "b"], "logit_a": [1.0, "x"], "logit_b": [1.0, 2.0]},
-            r"not all finite numbers \(first: row 2\)",
+            r"not all finite numbers \(first: nan in row 2, class a\)",
         ),
         (
             {"label": ["a", "z"], "logit_a": [1.0, 1.0], "logit_b": [1.0, 2.0]},

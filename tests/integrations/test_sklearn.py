@@ -3,19 +3,23 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'clamkit[trainers]'")
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import recall_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from clamkit import fit_biases
 from clamkit.integrations.sklearn import SCORERS, ClassBias, class_accuracy_std, equity_score, worst_class_accuracy
 
 
@@ -62,6 +66,24 @@ def test_it_works_in_pipelines_and_searches(unbalanced):
         {"classbias__max_cost": [0.0, None], "classbias__estimator__C": [0.1, 1.0]}, cv=2, scoring="balanced_accuracy",
     ).fit(X, y)  # fmt: skip
     assert search.best_score_ > cross_val_score(LogisticRegression(), X, y, cv=2, scoring="balanced_accuracy").mean()
+
+
+@pytest.mark.parametrize("form", ["columns by name", "array of texts", "list of texts"])
+def test_the_estimator_gets_the_data_as_they_were_given(form):
+    """Pipelines that choose columns by name or read texts; what the biases are fitted on, by scikit-learn alone."""
+    rng, y = np.random.default_rng(0), np.arange(300) % 10 // 7  # seven of ten are of class 0
+    frame = pd.DataFrame({"colour": np.where(rng.random(300) < 0.3 + 0.4 * y, "red", "blue"), "size": rng.normal(y)})
+    texts = [f"{colour} {'large' if size > 0.5 else 'small'}" for colour, size in frame.to_numpy()]
+    X = {"columns by name": frame, "array of texts": np.array(texts), "list of texts": texts}[form]
+    reads = make_column_transformer((OneHotEncoder(), ["colour"]), remainder="passthrough")
+    inner = make_pipeline(reads if X is frame else TfidfVectorizer(), LogisticRegression())
+    model = ClassBias(inner).fit(X, y)
+    split = StratifiedKFold(5, shuffle=True, random_state=0)
+    p = cross_val_predict(inner, X, y, cv=split, method="predict_proba")
+    np.testing.assert_allclose(model.bias_, fit_biases(np.log(p + 1e-12), y).values)
+    assert (model.predict(X) == (np.log(inner.fit(X, y).predict_proba(X) + 1e-12) + model.bias_).argmax(1)).all()
+    assert model.bias_[1] > 0
+    assert cross_val_score(ClassBias(inner), X, y, cv=2, scoring=worst_class_accuracy).shape == (2,)
 
 
 def test_a_class_with_one_image_gets_no_biases():
