@@ -93,20 +93,26 @@ class Grid:
         return grid
 
     def count(self) -> int:
-        """Runs, those that stand in two parts twice."""
+        """Combinations: what is the same run counts each time."""
         return (math.prod(map(len, self.axes.values())) if self.axes else 0) + sum(part.count() for part in self.parts)
 
     def runs(self) -> dict[RunConfig, str]:
-        """Each run and the notebook that makes it, in order; a run that stands in two parts comes once."""
-        found = {}
+        """Each run and the notebook that makes it, in order.
+
+        What is the same run (in two parts, or with values of a field that its method does not listen to) comes once.
+        """
+        found: dict[str, tuple[RunConfig, str]] = {}
         if self.axes:
+            check_known("notebook", self.notebook, [file.stem for file in paths.notebooks().glob("*.ipynb")])
             for values in itertools.product(*self.axes.values()):
                 fields = self.fixed | dict(zip(self.axes, values, strict=True))
                 dataset = fields.get("dataset", RunConfig.model_fields["dataset"].default)
-                found[RunConfig(**(recipe(self.recipe, str(dataset)) | fields))] = self.notebook
+                config = RunConfig(**(recipe(self.recipe, str(dataset)) | fields))
+                found.setdefault(config.hash(), (config, self.notebook))
         for part in self.parts:
-            found |= {config: name for config, name in part.runs().items() if config not in found}
-        return found
+            for config, name in part.runs().items():
+                found.setdefault(config.hash(), (config, name))
+        return dict(found.values())
 
     def with_recipe(self, name: str) -> Grid:
         """The same runs by another recipe."""

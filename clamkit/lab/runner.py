@@ -16,7 +16,6 @@ from clamkit import paths
 from clamkit.engine import index
 from clamkit.engine.config import RunConfig
 from clamkit.engine.store import LOGITS, RESULTS, RunFolder, RunStore
-from clamkit.errors import check_known
 from clamkit.lab import results
 from clamkit.lab.execution import Outcome, Processes, run_outcome, workers
 from clamkit.lab.grids import Grid
@@ -107,13 +106,11 @@ def sweep(
 
 def _missing(made_by: dict[RunConfig, str], store: RunStore, committed: dict[str, float]) -> dict[RunConfig, Path]:
     """The runs to make, each with its notebook."""
-    notebooks = {file.stem: file for file in paths.notebooks().glob("*.ipynb")}
     missing = {}
     for config, name in made_by.items():
-        check_known("notebook", name, notebooks)
         run = store.run(config)
         if run.damaged(checkpoint=False) if run.done else config.folder().as_posix() not in committed:
-            missing[config] = notebooks[name]
+            missing[config] = paths.notebooks() / f"{name}.ipynb"
     return missing
 
 

@@ -20,6 +20,14 @@ def test_grid_is_the_product_of_its_axes(tmp_path):
     assert len(Grid.load("demo").configs()) == 9
 
 
+def test_a_run_comes_once_though_combinations_name_it_twice(tmp_path):
+    """Normal does not listen to tau, CLAM to both values: three runs, by hand. The second part has them once more."""
+    path = tmp_path / "grid.yaml"
+    path.write_text("axes: {method: [normal, clam], tau: [0.1, 0.2]}\ngrids:\n- axes: {method: [normal], tau: [0.2]}\n")
+    found = [(config.method, config.tau) for config in Grid.load(path).configs()]
+    assert found == [("normal", 0.1), ("clam", 0.1), ("clam", 0.2)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
