@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,14 @@ class Grid:
             import yaml
         except ImportError:
             raise not_installed("pyyaml", "lab") from None
+
+        class Once(yaml.SafeLoader):  # of a key that stands twice the first value would be lost without a word
+            def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+                node = super().compose_mapping_node(anchor)
+                if twice := [key for key, count in Counter(str(k.value) for k, _ in node.value).items() if count > 1]:
+                    raise yaml.YAMLError(f"{twice[0]!r} stands twice in one mapping")
+                return node
+
         path = Path(grid)
         if path.suffix in (".yaml", ".yml"):
             if not path.is_file():
@@ -50,8 +59,8 @@ class Grid:
             if not path.is_file():
                 raise unknown("grid", str(grid), [*(f.stem for f in paths.sweeps().glob("*.yaml")), "your own .yaml"])
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # safe_load also meets dates and depths
+            content = yaml.load(path.read_text(encoding="utf-8"), Loader=Once)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # it also meets dates and depths
             raise ClamkitError(f"{path} is not sound YAML: {error}") from error
         waiting, seen = [content], 0
         while waiting and seen <= MAX_VALUES:  # an alias counts each time; repeated in itself it would never end
@@ -88,8 +97,9 @@ class Grid:
             shared = {"notebook": notebook, "recipe": by, "fixed": fixed | own if isinstance(own, dict) else own}
             parts.append(cls.parse(name, shared | {key: part[key] for key in part if key != "fixed"}))
         grid = cls(name, notebook, axes, fixed, by, tuple(parts))
-        if (count := grid.count()) > MAX_RUNS:
-            raise ClamkitError(f"grid {name} has {count} runs: more than {MAX_RUNS} must be a mistake.")
+        if not 0 < (count := grid.count()) <= MAX_RUNS:
+            mistake = f"more than {MAX_RUNS} must be a mistake" if count else "give `axes` a field with values"
+            raise ClamkitError(f"grid {name} has {count} runs: {mistake}.")
         return grid
 
     def count(self) -> int:
