@@ -77,10 +77,8 @@ def sweep(
     """
     store = RunStore(runs)
     made_by = grid.runs()
-    if data_dir:
-        place = {"data_dir": str(Path(data_dir).expanduser().resolve())}
-        made_by = {config.model_copy(update=place): name for config, name in made_by.items()}
     missing = _missing(made_by, store, {} if rerun else results.committed_seconds())
+    missing = {_found_from_here(config, data_dir): notebook for config, notebook in missing.items()}
     if scheduler and missing:
         from clamkit.lab.cluster import cluster_outcomes
 
@@ -102,6 +100,15 @@ def sweep(
             bar.write(f"  {label}  {line}  ({seconds:.0f} s)", file=sys.stdout)
             bar.update()
     return [run for config in made_by if (run := store.run(config)).done], failed
+
+
+def _found_from_here(config: RunConfig, data_dir: str | os.PathLike | None) -> RunConfig:
+    """With a whole path to where its files lie, as its notebook runs in another folder than the sweep."""
+    from clamkit.data.datasets import DATASETS
+
+    own = Path.cwd() if config.dataset not in DATASETS and os.path.exists(config.dataset) else None
+    place = data_dir or config.data_dir or own
+    return config.model_copy(update={"data_dir": str(Path(place).expanduser().resolve())}) if place else config
 
 
 def _missing(made_by: dict[RunConfig, str], store: RunStore, committed: dict[str, float]) -> dict[RunConfig, Path]:

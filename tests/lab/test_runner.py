@@ -1,6 +1,7 @@
 """Sweeps: what is planned, made, skipped, stopped, and how failures are kept apart."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from filelock import FileLock
 
 from clamkit import RunConfig, RunStore, paths, train
 from clamkit.cli import main
+from clamkit.engine.loop import load_config_data
 from clamkit.lab import runner
 from clamkit.lab.execution import execute_notebook, workers
 from clamkit.lab.grids import Grid
@@ -228,6 +230,27 @@ def test_a_dry_run_says_what_is_left(small_npz, tmp_path, monkeypatch, capsys):
     second = said()
     assert second.count("missing  about") == 1
     assert "2 runs, 1 done, 1 to do with 1 side by side: about" in second
+
+
+def test_files_are_looked_for_where_the_sweep_was_started(tmp_path, monkeypatch, small_npz):
+    """A notebook runs in its own folder, where `mine.npz` and `data_dir: images` mean something else."""
+    shutil.copy(small_npz, tmp_path / "mine.npz")
+    monkeypatch.chdir(tmp_path)
+    made = []
+    monkeypatch.setattr(runner, "_local_outcomes", lambda work, *_: made.extend(work) or (_ for _ in ()))
+    relative, whole = {"dataset": "mine.npz"}, {"dataset": str(small_npz)}
+    for fixed, given in (
+        (relative, None),
+        (relative | {"data_dir": "images"}, None),
+        (relative, "others"),
+        ({"per_class": 3}, None),
+    ):
+        sweep(Grid("own", NOTEBOOK, {"seed": [0]}, fixed), progress=False, data_dir=given)
+    assert [run.data_dir for run in made] == [str(tmp_path / part) for part in ("", "images", "others")] + [None]
+    assert [run.folder() for run in made[:3]] == [RunConfig(dataset="mine.npz").folder()] * 3, "the run stays the same"
+    monkeypatch.chdir("/")
+    sweep(Grid("own", NOTEBOOK, {"seed": [0]}, whole), progress=False)
+    assert load_config_data(made[-1]).num_classes == load_config_data(RunConfig(**whole)).num_classes
 
 
 @pytest.mark.parametrize(("given", "expected"), [("3,5", {"3", "5"}), (None, {"0", "1"})])
