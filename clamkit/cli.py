@@ -242,21 +242,19 @@ def _grid(name: str, recipe: str | None = None) -> Grid:
 def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> None:
     from clamkit.lab.costs import costs
     from clamkit.lab.execution import workers
-    from clamkit.lab.runner import plan
+    from clamkit.lab.runner import lines_of, plan
 
-    frame = plan(grid, runs)
-    missing = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])]
+    frame, configs = plan(grid, runs), grid.configs()
+    missing, lines = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])], lines_of(configs)
     for row in missing.itertuples():
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
-        what = f"{row.dataset} {row.method:<14} {row.augmentation} {row.strength:<4g} seed {row.seed}"
-        say(f"{what}  {row.state}  {guess}")
+        say(f"{lines[configs[row.Index].folder().as_posix()]}  {row.state}  {guess}")
     jobs, _ = workers(jobs, len(missing))
     left = missing["seconds"].sum(min_count=len(missing)) / jobs / 60
     time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
     to_do = f"{len(missing)} to do with {jobs} side by side: {time_left if len(missing) else 'nothing left'}"
     say(f"{len(frame)} runs, {len(frame) - len(missing)} done, {to_do}")
     if len(missing):
-        configs = grid.configs()
         say(costs(configs[place] for place in missing.index))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ from tqdm.auto import tqdm
 
 from clamkit import paths
 from clamkit.engine import index
-from clamkit.engine.config import RunConfig
+from clamkit.engine.config import STRENGTHS, RunConfig
 from clamkit.engine.store import LOGITS, RESULTS, RunFolder, RunStore
 from clamkit.lab import results
 from clamkit.lab.execution import Outcome, Processes, run_outcome, workers
@@ -23,6 +24,20 @@ from clamkit.lab.grids import Grid
 ORPHAN_TIMEOUT_S = 10.0  # the kernel of a sweep that was killed may take so long to end
 FILES = ("DONE", *(name for name in RESULTS if name != "checkpoint.pt"), LOGITS)  # what a plan looks at
 START_UP_S = 8.0  # of a run that are not training: processes, imports, pictures
+
+
+def lines_of(configs: Iterable[RunConfig]) -> dict[str, str]:
+    """What the runs of a grid are called on a line, by name: with all that tells them from each other."""
+    own = {config: config.identity() for config in configs}
+    named = {"dataset", "method", "augmentation", *STRENGTHS.values(), "seed"}
+    differ = [k for k in dict.fromkeys(chain(*own.values())) if len({str(i.get(k)) for i in own.values()}) > 1]
+    lines = {}
+    for config in own:
+        line = f"{config.dataset} {config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"
+        further = {key: getattr(config, key) for key in differ if key not in named | config.idle}
+        line += "".join(f", {key} {value}" for key, value in further.items() if value is not None)
+        lines[config.folder().as_posix()] = line
+    return lines
 
 
 def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
@@ -86,18 +101,18 @@ def sweep(
     else:
         outcomes = _local_outcomes(missing, store.root, jobs)
     failed: dict[str, str] = {}
+    called = lines_of(made_by) if missing else {}
     shown = progress and sys.stderr.isatty()
     bar = tqdm(total=len(made_by), initial=len(made_by) - len(missing), unit="run", desc=grid.name, disable=not shown)
     with bar, closing(outcomes):
         for config, error, seconds in outcomes:
-            label = f"{config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"
             if error:
                 failed[str(config.folder())] = error
                 line = f"FAILED: {error}"
             else:
                 summary = store.run(config).summary
                 line = f"average {summary['average']:.1%}  std {summary['std']:.1%}  worst {summary['worst']:.1%}"
-            bar.write(f"  {label}  {line}  ({seconds:.0f} s)", file=sys.stdout)
+            bar.write(f"  {called[config.folder().as_posix()]}  {line}  ({seconds:.0f} s)", file=sys.stdout)
             bar.update()
     return [run for config in made_by if (run := store.run(config)).done], failed
 

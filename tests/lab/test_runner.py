@@ -253,6 +253,16 @@ def test_files_are_looked_for_where_the_sweep_was_started(tmp_path, monkeypatch,
     assert load_config_data(made[-1]).num_classes == load_config_data(RunConfig(**whole)).num_classes
 
 
+def test_lines_tell_the_runs_of_a_grid_apart():
+    """By hand: what all share (epochs) and what a method does not listen to (tau of Normal) is left out."""
+    configs = [
+        RunConfig(method=method, tau=tau, epochs=2) for method, tau in (("normal", 1), ("clam", 0.1), ("clam", 1))
+    ]
+    start = "fashion_mnist_mini {} crop 0.3  seed 0".format
+    lines = [start("normal        "), start("clam          ") + ", tau 0.1", start("clam          ") + ", tau 1.0"]
+    assert runner.lines_of(configs) == dict(zip([config.folder().as_posix() for config in configs], lines, strict=True))
+
+
 @pytest.mark.parametrize(("given", "expected"), [("3,5", {"3", "5"}), (None, {"0", "1"})])
 def test_runs_take_the_gpus_that_are_theirs(tmp_path, monkeypatch, given, expected):
     """CUDA_VISIBLE_DEVICES=3,5 leaves the others of the machine to others."""
