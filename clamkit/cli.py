@@ -23,6 +23,7 @@ from rich.console import Console
 from clamkit import __version__, paths
 from clamkit.apps.commands import diagnose_command, fix_command
 from clamkit.apps.data import data_app, say
+from clamkit.apps.words import counted
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
 from clamkit.lab import recipes
@@ -251,9 +252,9 @@ def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> 
         say(f"{lines[configs[row.Index].folder().as_posix()]}  {row.state}  {guess}")
     jobs, _ = workers(jobs, len(missing))
     left = missing["seconds"].sum(min_count=len(missing)) / jobs / 60
-    time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
+    time_left = f"about {max(left, 1):.0f} min" if left == left else "time unknown until a run like these has finished"
     to_do = f"{len(missing)} to do with {jobs} side by side: {time_left if len(missing) else 'nothing left'}"
-    say(f"{len(frame)} runs, {len(frame) - len(missing)} done, {to_do}")
+    say(f"{counted(len(frame), 'run')}, {len(frame) - len(missing)} done, {to_do}")
     if len(missing):
         say(costs(configs[place] for place in missing.index))
 
@@ -265,9 +266,8 @@ def _sweep(grid: Grid, runs: Path | None, jobs: int | None, **options: Any) -> l
         finished, failed = sweep(grid, runs=runs, jobs=jobs, **options)
     if failed:
         folder, why = next(iter(failed.items()))
-        others = f"; the other {len(finished)} are finished" if finished else ""
         raise ClamkitError(
-            f"{len(failed)} of {len(failed) + len(finished)} runs failed{others}. "
+            f"{len(failed)} of {len(failed) + len(finished)} runs failed{f', {len(finished)} finished' * bool(finished)}. "
             f"The first, {folder}: {why} The same command tries the failed ones again."
         )
     return finished
@@ -308,16 +308,18 @@ def results_command(
     from clamkit.lab.grids import Grid
 
     loaded, store = Grid.load(grid), RunStore(runs)
-    finished = [run for config in loaded.configs() if (run := store.run(config)).done]
+    wanted = {config.folder().as_posix(): store.run(config) for config in loaded.configs()}
     before = len(results.rows_of(loaded.name))
-    rows = results.save(loaded.name, finished)
+    rows = results.save(loaded.name, [run for run in wanted.values() if run.done])
     if rows.empty:
         raise ClamkitError(
             f"no run of {loaded.name} is finished in {paths.shown(store.root)}: `clamkit sweep {grid}` makes them."
         )
+    held, files = int(rows["run"].isin(wanted).sum()), f"{paths.shown(results.folder() / loaded.name)}.csv and .parquet"
+    others = f", and {len(rows) - held} that it no longer has" * (held < len(rows))
     say(
-        f"{len(rows) - before} runs added; {paths.shown(results.folder() / loaded.name)}.csv and .parquet hold "
-        f"{len(rows)} of the {len(loaded.configs())} runs of {loaded.name}"
+        f"{counted(len(rows) - before, 'run')} added; {files} hold {held} of the {counted(len(wanted), 'run')}"
+        f" of {loaded.name}{others}"
     )
 
 
