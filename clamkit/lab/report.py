@@ -74,6 +74,8 @@ def write(
                     temporary.write_bytes(content)
             whole.cells += notebook.cells
         whole.cells.insert(notebooks[0].stem.startswith(SUMMARY) if notebooks else 0, index)
+        for i, cell in enumerate(whole.cells):  # those of two notebooks may be the same
+            cell["id"] = f"cell-{i}"
         exporter = HTMLExporter(raw_template=PAGE, exclude_input=not code, embed_images=True)
         html, _ = exporter.from_notebook_node(whole)
         with atomic(page) as temporary:
