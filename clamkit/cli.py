@@ -267,7 +267,7 @@ def _sweep(grid: Grid, runs: Path | None, jobs: int | None, **options: Any) -> l
     if failed:
         folder, why = next(iter(failed.items()))
         raise ClamkitError(
-            f"{len(failed)} of {len(failed) + len(finished)} runs failed{f', {len(finished)} finished' * bool(finished)}. "
+            f"{len(failed)} of {len(failed) + len(finished)} runs failed, {len(finished)} finished. "
             f"The first, {folder}: {why} The same command tries the failed ones again."
         )
     return finished
