@@ -139,11 +139,8 @@ def _train_command() -> typing.Callable:
     device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
     logs = Annotated[Path | None, typer.Option(help="folder for TensorBoard curves of each class, one below it a run")]
     parameters += [parameter("runs", None, RunsOption), parameter("device", "auto", device)]
-    parameters += [parameter("log_dir", None, logs)]
-    parameters += [
-        parameter("recipe", None, RecipeOption),
-        parameter("context", inspect.Parameter.empty, typer.Context),
-    ]
+    parameters += [parameter("log_dir", None, logs), parameter("recipe", None, RecipeOption)]
+    parameters += [parameter("context", inspect.Parameter.empty, typer.Context)]
 
     def command(context: typer.Context, **options: Any) -> None:
         """Train one run, or go on with it where it stopped.
@@ -305,9 +302,8 @@ def results_command(
     """
     from clamkit.engine.store import RunStore
     from clamkit.lab import results
-    from clamkit.lab.grids import Grid
 
-    loaded, store = Grid.load(grid), RunStore(runs)
+    loaded, store = _grid(grid), RunStore(runs)
     wanted = {config.folder().as_posix(): store.run(config) for config in loaded.configs()}
     before = len(results.rows_of(loaded.name))
     rows = results.save(loaded.name, [run for run in wanted.values() if run.done])
@@ -316,11 +312,8 @@ def results_command(
             f"no run of {loaded.name} is finished in {paths.shown(store.root)}: `clamkit sweep {grid}` makes them."
         )
     held, files = int(rows["run"].isin(wanted).sum()), f"{paths.shown(results.folder() / loaded.name)}.csv and .parquet"
-    others = f", and {len(rows) - held} that it no longer has" * (held < len(rows))
-    say(
-        f"{counted(len(rows) - before, 'run')} added; {files} hold {held} of the {counted(len(wanted), 'run')}"
-        f" of {loaded.name}{others}"
-    )
+    what = f"{held} of {len(wanted)} runs of {loaded.name}" + f", and {len(rows) - held} not in it" * (held < len(rows))
+    say(f"{counted(len(rows) - before, 'run')} added; {files} hold {what}")
 
 
 @app.command("status")
@@ -338,10 +331,9 @@ def status_command(
     store = RunStore(runs)
     found = [] if grid else store.runs(finished=False)
     if grid:
-        from clamkit.lab.grids import Grid
         from clamkit.lab.runner import plan
 
-        frame, title = plan(Grid.load(grid), runs), grid
+        frame, title = plan(_grid(grid), runs), grid
         frame["dataset"] = frame["dataset"].map(lambda name: Path(name).stem)
     elif not found:
         say(f"no runs in {paths.shown(store.root)} yet: `make demo` or `clamkit train` makes some.")

@@ -107,10 +107,7 @@ class Grid:
         return (math.prod(map(len, self.axes.values())) if self.axes else 0) + sum(part.count() for part in self.parts)
 
     def runs(self) -> dict[RunConfig, str]:
-        """Each run and the notebook that makes it, in order.
-
-        What is the same run (in two parts, or with values of a field that its method does not listen to) comes once.
-        """
+        """Each run and the notebook that makes it, in order; once, though two parts or idle values name it again."""
         found: dict[str, tuple[RunConfig, str]] = {}
         if self.axes:
             check_known("notebook", self.notebook, [file.stem for file in paths.notebooks().glob("*.ipynb")])

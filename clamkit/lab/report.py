@@ -96,9 +96,8 @@ def _execute(path: Path, runs: Place) -> tuple[Any, str]:
     """The executed notebook and, where a cell failed, the error. Figures come as PNG and PDF."""
     import nbformat
 
-    environment = {"SOURCE_DATE_EPOCH": "0"}  # no time of day in the PDFs
-    if runs:
-        environment["CLAMKIT_RUNS"] = str(Path(runs).expanduser().resolve())
+    place = {"CLAMKIT_RUNS": str(Path(runs).expanduser().resolve())} if runs else {}
+    environment = {"SOURCE_DATE_EPOCH": "0"} | place  # no time of day in the PDFs
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, path.name)
         options = {"environment": environment, "cell_timeout_s": CELL_TIMEOUT_S}

@@ -34,9 +34,10 @@ def lines_of(configs: Iterable[RunConfig]) -> dict[str, str]:
     lines = {}
     for config in own:
         line = f"{config.dataset} {config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"
-        further = {key: getattr(config, key) for key in differ if key not in named | config.idle}
-        line += "".join(f", {key} {value}" for key, value in further.items() if value is not None)
-        lines[config.folder().as_posix()] = line
+        further = [(key, getattr(config, key)) for key in differ if key not in named | config.idle]
+        lines[config.folder().as_posix()] = line + "".join(
+            f", {key} {value}" for key, value in further if value is not None
+        )
     return lines
 
 

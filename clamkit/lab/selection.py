@@ -76,9 +76,8 @@ def select(
         own = [run for run in found.values() if (run.config.dataset, run.config.method) == group]
         rows += _candidates(own, chosen, by) if chosen else []
     seeds, sees = {run.config.seed for run in found.values()}, {run.config.accuracy_from for run in found.values()}
-    over = f"{len(seeds)} seed{'s' * (len(seeds) != 1)}"
-    rule = (f"Rule: the largest {by} of the class accuracies on held-out images, the mean over {over} and all else; "
-            "of equals the first. Test images were not looked at.")  # fmt: skip
+    rule = (f"Rule: the largest {by} of the class accuracies on held-out images, the mean over {len(seeds)} seed"
+            f"{'s' * (len(seeds) > 1)} and all else; of equals the first. Test images were not looked at.")  # fmt: skip
     rule += " Some runs moved their weights by the same held-out images." if "holdout" in sees else ""
     return Selection(pd.DataFrame(rows), rule)
 
