@@ -242,8 +242,9 @@ def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> 
     from clamkit.lab.execution import workers
     from clamkit.lab.runner import lines_of, plan
 
-    frame, configs = plan(grid, runs), grid.configs()
-    missing, lines = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])], lines_of(configs)
+    frame = plan(grid, runs)
+    missing = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])]
+    lines = lines_of(configs := grid.configs() if len(missing) else [])
     for row in missing.itertuples():
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
         say(f"{lines[configs[row.Index].folder().as_posix()]}  {row.state}  {guess}")
@@ -308,9 +309,8 @@ def results_command(
     before = len(results.rows_of(loaded.name))
     rows = results.save(loaded.name, [run for run in wanted.values() if run.done])
     if rows.empty:
-        raise ClamkitError(
-            f"no run of {loaded.name} is finished in {paths.shown(store.root)}: `clamkit sweep {grid}` makes them."
-        )
+        why = f"no run of {loaded.name} is finished in {paths.shown(store.root)}: `clamkit sweep {grid}` makes them."
+        raise ClamkitError(why)
     held, files = int(rows["run"].isin(wanted).sum()), f"{paths.shown(results.folder() / loaded.name)}.csv and .parquet"
     what = f"{held} of {len(wanted)} runs of {loaded.name}" + f", and {len(rows) - held} not in it" * (held < len(rows))
     say(f"{counted(len(rows) - before, 'run')} added; {files} hold {what}")
