@@ -18,7 +18,7 @@ from clamkit.engine import index
 from clamkit.engine.config import STRENGTHS, RunConfig
 from clamkit.engine.store import LOGITS, RESULTS, RunFolder, RunStore
 from clamkit.lab import results
-from clamkit.lab.execution import Outcome, Processes, run_outcome, workers
+from clamkit.lab.execution import LOCKED, Outcome, Processes, run_outcome, workers
 from clamkit.lab.grids import Grid
 
 ORPHAN_TIMEOUT_S = 10.0  # the kernel of a sweep that was killed may take so long to end
@@ -101,8 +101,7 @@ def sweep(
         outcomes = cluster_outcomes(scheduler, missing, store.root)
     else:
         outcomes = _local_outcomes(missing, store.root, jobs)
-    failed: dict[str, str] = {}
-    called = lines_of(made_by) if missing else {}
+    called, failed = lines_of(made_by) if missing else {}, dict[str, str]()
     shown = progress and sys.stderr.isatty()
     bar = tqdm(total=len(made_by), initial=len(made_by) - len(missing), unit="run", desc=grid.name, disable=not shown)
     with bar, closing(outcomes):
@@ -115,6 +114,7 @@ def sweep(
                 line = f"average {summary['average']:.1%}  std {summary['std']:.1%}  worst {summary['worst']:.1%}"
             bar.write(f"  {called[config.folder().as_posix()]}  {line}  ({seconds:.0f} s)", file=sys.stdout)
             bar.update()
+    failed = {k: why for k, why in failed.items() if why != LOCKED or not RunFolder(store.root / k).done}  # by others
     return [run for config in made_by if (run := store.run(config)).done], failed
 
 

@@ -16,7 +16,7 @@ from clamkit import RunConfig, RunStore, paths, train
 from clamkit.cli import main
 from clamkit.engine.loop import load_config_data
 from clamkit.lab import runner
-from clamkit.lab.execution import execute_notebook, workers
+from clamkit.lab.execution import LOCKED, execute_notebook, workers
 from clamkit.lab.grids import Grid
 from clamkit.lab.runner import plan, sweep
 
@@ -251,6 +251,22 @@ def test_files_are_looked_for_where_the_sweep_was_started(tmp_path, monkeypatch,
     monkeypatch.chdir("/")
     sweep(Grid("own", NOTEBOOK, {"seed": [0]}, whole), progress=False)
     assert load_config_data(made[-1]).num_classes == load_config_data(RunConfig(**whole)).num_classes
+
+
+def test_a_run_that_another_sweep_made_in_the_meantime_has_not_failed(small_npz, monkeypatch):
+    """Of two runs that were locked one was finished by who held it: one failed, one is done, and not two and one."""
+
+    def outcomes(work, *_):
+        for config in work:
+            if not config.seed:
+                train(config)
+            yield config, LOCKED, 1.0
+
+    monkeypatch.setattr(runner, "_local_outcomes", outcomes)
+    grid = Grid("small", NOTEBOOK, {"seed": [0, 1]}, {"dataset": str(small_npz), "epochs": 1})
+    finished, failed = sweep(grid, progress=False)
+    assert [run.config.seed for run in finished] == [0]
+    assert failed == {str(grid.configs()[1].folder()): LOCKED}
 
 
 def test_lines_tell_the_runs_of_a_grid_apart():
