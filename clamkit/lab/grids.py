@@ -59,8 +59,9 @@ class Grid:
             if not path.is_file():
                 raise unknown("grid", str(grid), [*(f.stem for f in paths.sweeps().glob("*.yaml")), "your own .yaml"])
         try:
-            content = yaml.load(path.read_text(encoding="utf-8"), Loader=Once)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # it also meets dates and depths
+            yaml.compose(text := path.read_text(encoding="utf-8"), Loader=Once)
+            content = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # safe_load also meets dates and depths
             raise ClamkitError(f"{path} is not sound YAML: {error}") from error
         waiting, seen = [content], 0
         while waiting and seen <= MAX_VALUES:  # an alias counts each time; repeated in itself it would never end
@@ -98,8 +99,7 @@ class Grid:
             parts.append(cls.parse(name, shared | {key: part[key] for key in part if key != "fixed"}))
         grid = cls(name, notebook, axes, fixed, by, tuple(parts))
         if not 0 < (count := grid.count()) <= MAX_RUNS:
-            mistake = f"more than {MAX_RUNS} must be a mistake" if count else "give `axes` a field with values"
-            raise ClamkitError(f"grid {name} has {count} runs: {mistake}.")
+            raise ClamkitError(f"grid {name} has {count} runs: give `axes` fields and values for 1 to {MAX_RUNS} runs.")
         return grid
 
     def count(self) -> int:

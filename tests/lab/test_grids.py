@@ -37,7 +37,7 @@ def test_a_run_comes_once_though_combinations_name_it_twice(tmp_path):
         ("axes: {epochs: [many]}", "epochs='many'"),
         ("axis: {method: [clam]}\naxes: {seed: [0]}", "unknown key in grid grid 'axis'"),
         ("- 1", "must hold"),
-        ("axes: {}", "has 0 runs: give `axes` a field with values"),
+        ("axes: {}", "has 0 runs: give `axes` fields and values for 1 to 100000 runs"),
         ("grids: []", "has 0 runs"),
         ("axes:\n  seed: [0]\n  seed: [1]", "'seed' stands twice in one mapping"),
         ("fixed: {epochs: 1}\nfixed: {per_class: 9}\naxes: {seed: [0]}", "'fixed' stands twice in one mapping"),
