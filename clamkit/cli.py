@@ -23,6 +23,7 @@ from rich.console import Console
 from clamkit import __version__, paths
 from clamkit.apps.commands import diagnose_command, fix_command
 from clamkit.apps.data import data_app, say
+from clamkit.apps.words import counted
 from clamkit.engine.config import RunConfig
 from clamkit.errors import ClamkitError
 from clamkit.lab import recipes
@@ -138,11 +139,8 @@ def _train_command() -> typing.Callable:
     device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
     logs = Annotated[Path | None, typer.Option(help="folder for TensorBoard curves of each class, one below it a run")]
     parameters += [parameter("runs", None, RunsOption), parameter("device", "auto", device)]
-    parameters += [parameter("log_dir", None, logs)]
-    parameters += [
-        parameter("recipe", None, RecipeOption),
-        parameter("context", inspect.Parameter.empty, typer.Context),
-    ]
+    parameters += [parameter("log_dir", None, logs), parameter("recipe", None, RecipeOption)]
+    parameters += [parameter("context", inspect.Parameter.empty, typer.Context)]
 
     def command(context: typer.Context, **options: Any) -> None:
         """Train one run, or go on with it where it stopped.
@@ -242,21 +240,20 @@ def _grid(name: str, recipe: str | None = None) -> Grid:
 def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> None:
     from clamkit.lab.costs import costs
     from clamkit.lab.execution import workers
-    from clamkit.lab.runner import plan
+    from clamkit.lab.runner import lines_of, plan
 
     frame = plan(grid, runs)
     missing = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])]
+    lines = lines_of(configs := grid.configs() if len(missing) else [])
     for row in missing.itertuples():
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
-        what = f"{row.dataset} {row.method:<14} {row.augmentation} {row.strength:<4g} seed {row.seed}"
-        say(f"{what}  {row.state}  {guess}")
+        say(f"{lines[configs[row.Index].folder().as_posix()]}  {row.state}  {guess}")
     jobs, _ = workers(jobs, len(missing))
     left = missing["seconds"].sum(min_count=len(missing)) / jobs / 60
-    time_left = f"about {left:.0f} minutes" if left == left else "time unknown until a run like these has finished"
+    time_left = f"about {max(left, 1):.0f} min" if left == left else "time unknown until a run like these has finished"
     to_do = f"{len(missing)} to do with {jobs} side by side: {time_left if len(missing) else 'nothing left'}"
-    say(f"{len(frame)} runs, {len(frame) - len(missing)} done, {to_do}")
+    say(f"{counted(len(frame), 'run')}, {len(frame) - len(missing)} done, {to_do}")
     if len(missing):
-        configs = grid.configs()
         say(costs(configs[place] for place in missing.index))
 
 
@@ -267,9 +264,8 @@ def _sweep(grid: Grid, runs: Path | None, jobs: int | None, **options: Any) -> l
         finished, failed = sweep(grid, runs=runs, jobs=jobs, **options)
     if failed:
         folder, why = next(iter(failed.items()))
-        others = f"; the other {len(finished)} are finished" if finished else ""
         raise ClamkitError(
-            f"{len(failed)} of {len(failed) + len(finished)} runs failed{others}. "
+            f"{len(failed)} of {len(failed) + len(finished)} runs failed, {len(finished)} finished. "
             f"The first, {folder}: {why} The same command tries the failed ones again."
         )
     return finished
@@ -307,20 +303,17 @@ def results_command(
     """
     from clamkit.engine.store import RunStore
     from clamkit.lab import results
-    from clamkit.lab.grids import Grid
 
-    loaded, store = Grid.load(grid), RunStore(runs)
-    finished = [run for config in loaded.configs() if (run := store.run(config)).done]
+    loaded, store = _grid(grid), RunStore(runs)
+    wanted = {config.folder().as_posix(): store.run(config) for config in loaded.configs()}
     before = len(results.rows_of(loaded.name))
-    rows = results.save(loaded.name, finished)
+    rows = results.save(loaded.name, [run for run in wanted.values() if run.done])
     if rows.empty:
-        raise ClamkitError(
-            f"no run of {loaded.name} is finished in {paths.shown(store.root)}: `clamkit sweep {grid}` makes them."
-        )
-    say(
-        f"{len(rows) - before} runs added; {paths.shown(results.folder() / loaded.name)}.csv and .parquet hold "
-        f"{len(rows)} of the {len(loaded.configs())} runs of {loaded.name}"
-    )
+        why = f"no run of {loaded.name} is finished in {paths.shown(store.root)}: `clamkit sweep {grid}` makes them."
+        raise ClamkitError(why)
+    held, files = int(rows["run"].isin(wanted).sum()), f"{paths.shown(results.folder() / loaded.name)}.csv and .parquet"
+    what = f"{held} of {len(wanted)} runs of {loaded.name}" + f", and {len(rows) - held} not in it" * (held < len(rows))
+    say(f"{counted(len(rows) - before, 'run')} added; {files} hold {what}")
 
 
 @app.command("status")
@@ -338,10 +331,9 @@ def status_command(
     store = RunStore(runs)
     found = [] if grid else store.runs(finished=False)
     if grid:
-        from clamkit.lab.grids import Grid
         from clamkit.lab.runner import plan
 
-        frame, title = plan(Grid.load(grid), runs), grid
+        frame, title = plan(_grid(grid), runs), grid
         frame["dataset"] = frame["dataset"].map(lambda name: Path(name).stem)
     elif not found:
         say(f"no runs in {paths.shown(store.root)} yet: `make demo` or `clamkit train` makes some.")

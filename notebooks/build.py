@@ -214,6 +214,9 @@ def training_notebook(file: str) -> nbformat.NotebookNode:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Write training notebooks anew, without their outputs.")
     parser.add_argument("names", nargs="*", help="such as 13_train_mini_imagenet; default: all")
-    for name in parser.parse_args().names or DATASETS:
+    names = parser.parse_args().names or list(DATASETS)
+    if strange := sorted(set(names) - set(DATASETS)):
+        parser.error(f"unknown training notebook {strange[0]!r}. Allowed: {', '.join(DATASETS)}.")
+    for name in names:
         nbformat.write(training_notebook(name), HERE / f"{name}.ipynb")
         print("wrote", name)

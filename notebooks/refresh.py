@@ -6,11 +6,12 @@ numbers in README.md, docs/start.md and docs/findings.md (helpers/front_page.py)
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
 
-from clamkit.errors import ClamkitError
+from clamkit.errors import ClamkitError, check_known
 from clamkit.lab.execution import execute_notebook
 from clamkit.lab.report import figures
 from helpers import front_page
@@ -49,11 +50,18 @@ def write_findings(root: Path) -> None:
         (root / "figures" / name).write_bytes(picture)
 
 
+def chosen(names: Sequence[str]) -> list[Path]:
+    """The notebooks that are named, or all."""
+    found = {file.stem: file for file in sorted(HERE.glob("*.ipynb"))}
+    for name in names:
+        check_known("notebook", name, found)
+    return [file for name, file in found.items() if not names or name in names]
+
+
 if __name__ == "__main__":
     names = sys.argv[1:]
     with tempfile.TemporaryDirectory() as throw_away:
-        for file in sorted(HERE.glob("*.ipynb")):
-            if not names or file.stem in names:
-                refresh(file, throw_away)
+        for file in chosen(names):
+            refresh(file, throw_away)
         if not names or "05_what_we_found" in names:
             write_findings(HERE.parent)

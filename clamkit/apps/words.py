@@ -12,6 +12,10 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f} %".replace("-", "−")
 
 
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def share(value: float) -> str:
     """Whole percent, but what is there is never called 0 %, nor what is not all 100 %."""
     if value == 0:

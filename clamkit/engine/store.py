@@ -111,8 +111,6 @@ class RunFolder(Run):
     def __repr__(self) -> str:
         return f"Run({paths.shown(self.folder)}, {'done' if self.done else 'not finished'})"
 
-    # -------------------------------------------------------------------------------------------- reading
-
     @property
     def done(self) -> bool:
         return os.path.isfile(f"{self.folder}/DONE")  # asked of every run; a Path of its own would take longer
@@ -214,8 +212,6 @@ class RunFolder(Run):
             return ["DONE"]
         files = {name: self.folder / name for name in sums if checkpoint or name != "checkpoint.pt"}
         return [n for n, file in files.items() if not file.is_file() or sha256(file.read_bytes()) != sums[n]]
-
-    # -------------------------------------------------------------------------------------------- writing
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -160,9 +160,8 @@ def _wait_for_worker(client) -> None:
     try:
         client.wait_for_workers(1, timeout=RECONNECT_TIMEOUT_S)
     except TimeoutError:
-        raise ClamkitError(
-            f"no worker has joined {client.scheduler.address} in {RECONNECT_TIMEOUT_S} s: start some."
-        ) from None
+        said = f"no worker has joined {client.scheduler.address} in {RECONNECT_TIMEOUT_S} s: start some."
+        raise ClamkitError(said) from None
 
 
 def _unfit(client, notebooks: list[str], mark: Path) -> dict[str, str]:

@@ -45,7 +45,7 @@ def costs(configs: Iterable[RunConfig]) -> str:
     here = _hours(sum(map(training_seconds, known)))
     hours = sum(PAPER_HOURS.get(config.dataset, 0) for config in known)
     others = ", ".join(sorted({config.dataset for config in known} - PAPER_HOURS.keys()))
-    left_out = f" ({len(configs) - len(known)} runs of unknown size not counted)" if len(known) < len(configs) else ""
+    left_out = f" (runs of unknown size, not counted: {len(configs) - len(known)})" if len(known) < len(configs) else ""
     a100 = ""
     if set(models) <= A100_FLOP_PER_SECOND.keys():
         taken = sum(cost / A100_FLOP_PER_SECOND[model] for cost, model in zip(flop, models, strict=True))

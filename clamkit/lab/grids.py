@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,14 @@ class Grid:
             import yaml
         except ImportError:
             raise not_installed("pyyaml", "lab") from None
+
+        class Once(yaml.SafeLoader):  # of a key that stands twice the first value would be lost without a word
+            def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+                node = super().compose_mapping_node(anchor)
+                if twice := [key for key, count in Counter(str(k.value) for k, _ in node.value).items() if count > 1]:
+                    raise yaml.YAMLError(f"{twice[0]!r} stands twice in one mapping")
+                return node
+
         path = Path(grid)
         if path.suffix in (".yaml", ".yml"):
             if not path.is_file():
@@ -50,7 +59,8 @@ class Grid:
             if not path.is_file():
                 raise unknown("grid", str(grid), [*(f.stem for f in paths.sweeps().glob("*.yaml")), "your own .yaml"])
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            yaml.compose(text := path.read_text(encoding="utf-8"), Loader=Once)
+            content = yaml.safe_load(text)
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # safe_load also meets dates and depths
             raise ClamkitError(f"{path} is not sound YAML: {error}") from error
         waiting, seen = [content], 0
@@ -88,25 +98,28 @@ class Grid:
             shared = {"notebook": notebook, "recipe": by, "fixed": fixed | own if isinstance(own, dict) else own}
             parts.append(cls.parse(name, shared | {key: part[key] for key in part if key != "fixed"}))
         grid = cls(name, notebook, axes, fixed, by, tuple(parts))
-        if (count := grid.count()) > MAX_RUNS:
-            raise ClamkitError(f"grid {name} has {count} runs: more than {MAX_RUNS} must be a mistake.")
+        if not 0 < (count := grid.count()) <= MAX_RUNS:
+            raise ClamkitError(f"grid {name} has {count} runs: give `axes` fields and values for 1 to {MAX_RUNS} runs.")
         return grid
 
     def count(self) -> int:
-        """Runs, those that stand in two parts twice."""
+        """Combinations: what is the same run counts each time."""
         return (math.prod(map(len, self.axes.values())) if self.axes else 0) + sum(part.count() for part in self.parts)
 
     def runs(self) -> dict[RunConfig, str]:
-        """Each run and the notebook that makes it, in order; a run that stands in two parts comes once."""
-        found = {}
+        """Each run and the notebook that makes it, in order; once, though two parts or idle values name it again."""
+        found: dict[str, tuple[RunConfig, str]] = {}
         if self.axes:
+            check_known("notebook", self.notebook, [file.stem for file in paths.notebooks().glob("*.ipynb")])
             for values in itertools.product(*self.axes.values()):
                 fields = self.fixed | dict(zip(self.axes, values, strict=True))
                 dataset = fields.get("dataset", RunConfig.model_fields["dataset"].default)
-                found[RunConfig(**(recipe(self.recipe, str(dataset)) | fields))] = self.notebook
+                config = RunConfig(**(recipe(self.recipe, str(dataset)) | fields))
+                found.setdefault(config.hash(), (config, self.notebook))
         for part in self.parts:
-            found |= {config: name for config, name in part.runs().items() if config not in found}
-        return found
+            for config, name in part.runs().items():
+                found.setdefault(config.hash(), (config, name))
+        return dict(found.values())
 
     def with_recipe(self, name: str) -> Grid:
         """The same runs by another recipe."""

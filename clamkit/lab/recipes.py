@@ -1,10 +1,4 @@
-"""Recipes: the fields of a run at a stated scale, for each dataset.
-
-small  the defaults: a network of 78,000 parameters, seconds to minutes on a CPU
-fast   about the paper's accuracy on whole datasets for some 1/200 of its computation: 17 minutes to two hours on a CPU
-long   until the training images are known by heart, the regime that the paper describes
-paper  ResNet-50 at 224 px for hours on a GPU
-"""
+"""Recipes: the fields of a run at a stated scale, for each dataset. docs/recipes.md says what each is for."""
 
 from __future__ import annotations
 

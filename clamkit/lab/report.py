@@ -74,6 +74,8 @@ def write(
                     temporary.write_bytes(content)
             whole.cells += notebook.cells
         whole.cells.insert(notebooks[0].stem.startswith(SUMMARY) if notebooks else 0, index)
+        for i, cell in enumerate(whole.cells):  # those of two notebooks may be the same
+            cell["id"] = f"cell-{i}"
         exporter = HTMLExporter(raw_template=PAGE, exclude_input=not code, embed_images=True)
         html, _ = exporter.from_notebook_node(whole)
         with atomic(page) as temporary:
@@ -94,9 +96,8 @@ def _execute(path: Path, runs: Place) -> tuple[Any, str]:
     """The executed notebook and, where a cell failed, the error. Figures come as PNG and PDF."""
     import nbformat
 
-    environment = {"SOURCE_DATE_EPOCH": "0"}  # no time of day in the PDFs
-    if runs:
-        environment["CLAMKIT_RUNS"] = str(Path(runs).expanduser().resolve())
+    place = {"CLAMKIT_RUNS": str(Path(runs).expanduser().resolve())} if runs else {}
+    environment = {"SOURCE_DATE_EPOCH": "0"} | place  # no time of day in the PDFs
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, path.name)
         options = {"environment": environment, "cell_timeout_s": CELL_TIMEOUT_S}

@@ -162,12 +162,9 @@ def committed_runs(grid: str, names: Collection[str] | None = None) -> Iterator[
     columns = {column: rows[column].tolist() for column in rows}
     for i, name in enumerate(columns["run"]):
         if name in places:
-            yield CommittedRun(partial(_row_of, columns, i), partial(histories.take, places[name]))
-
-
-def _row_of(columns: dict[str, list], i: int) -> dict[str, Any]:
-    """A row when it is asked for: 100,000 dicts of sixty fields take long to make and much memory."""
-    return {column: values[i] for column, values in columns.items()}
+            # a dict when it is asked for: 100,000 of sixty fields take long to make and much memory
+            row = partial(lambda i: {column: values[i] for column, values in columns.items()}, i)
+            yield CommittedRun(row, partial(histories.take, places[name]))
 
 
 def runs_of(grid: str, configs: Iterable[RunConfig], store: RunStore | None = None) -> list[Run]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -14,16 +15,30 @@ from tqdm.auto import tqdm
 
 from clamkit import paths
 from clamkit.engine import index
-from clamkit.engine.config import RunConfig
+from clamkit.engine.config import STRENGTHS, RunConfig
 from clamkit.engine.store import LOGITS, RESULTS, RunFolder, RunStore
-from clamkit.errors import check_known
 from clamkit.lab import results
-from clamkit.lab.execution import Outcome, Processes, run_outcome, workers
+from clamkit.lab.execution import LOCKED, Outcome, Processes, run_outcome, workers
 from clamkit.lab.grids import Grid
 
 ORPHAN_TIMEOUT_S = 10.0  # the kernel of a sweep that was killed may take so long to end
 FILES = ("DONE", *(name for name in RESULTS if name != "checkpoint.pt"), LOGITS)  # what a plan looks at
 START_UP_S = 8.0  # of a run that are not training: processes, imports, pictures
+
+
+def lines_of(configs: Iterable[RunConfig]) -> dict[str, str]:
+    """What the runs of a grid are called on a line, by name: with all that tells them from each other."""
+    own = {config: config.identity() for config in configs}
+    named = {"dataset", "method", "augmentation", *STRENGTHS.values(), "seed"}
+    differ = [k for k in dict.fromkeys(chain(*own.values())) if len({str(i.get(k)) for i in own.values()}) > 1]
+    lines = {}
+    for config in own:
+        line = f"{config.dataset} {config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"
+        further = [(key, getattr(config, key)) for key in differ if key not in named | config.idle]
+        lines[config.folder().as_posix()] = line + "".join(
+            f", {key} {value}" for key, value in further if value is not None
+        )
+    return lines
 
 
 def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
@@ -78,42 +93,47 @@ def sweep(
     """
     store = RunStore(runs)
     made_by = grid.runs()
-    if data_dir:
-        place = {"data_dir": str(Path(data_dir).expanduser().resolve())}
-        made_by = {config.model_copy(update=place): name for config, name in made_by.items()}
     missing = _missing(made_by, store, {} if rerun else results.committed_seconds())
+    missing = {_found_from_here(config, data_dir): notebook for config, notebook in missing.items()}
     if scheduler and missing:
         from clamkit.lab.cluster import cluster_outcomes
 
         outcomes = cluster_outcomes(scheduler, missing, store.root)
     else:
         outcomes = _local_outcomes(missing, store.root, jobs)
-    failed: dict[str, str] = {}
+    called, failed = lines_of(made_by) if missing else {}, dict[str, str]()
     shown = progress and sys.stderr.isatty()
     bar = tqdm(total=len(made_by), initial=len(made_by) - len(missing), unit="run", desc=grid.name, disable=not shown)
     with bar, closing(outcomes):
         for config, error, seconds in outcomes:
-            label = f"{config.method:<14} {config.augmentation} {config.strength:<4g} seed {config.seed}"
             if error:
                 failed[str(config.folder())] = error
                 line = f"FAILED: {error}"
             else:
                 summary = store.run(config).summary
                 line = f"average {summary['average']:.1%}  std {summary['std']:.1%}  worst {summary['worst']:.1%}"
-            bar.write(f"  {label}  {line}  ({seconds:.0f} s)", file=sys.stdout)
+            bar.write(f"  {called[config.folder().as_posix()]}  {line}  ({seconds:.0f} s)", file=sys.stdout)
             bar.update()
+    failed = {k: why for k, why in failed.items() if why != LOCKED or not RunFolder(store.root / k).done}  # by others
     return [run for config in made_by if (run := store.run(config)).done], failed
+
+
+def _found_from_here(config: RunConfig, data_dir: str | os.PathLike | None) -> RunConfig:
+    """With a whole path to where its files lie, as its notebook runs in another folder than the sweep."""
+    from clamkit.data.datasets import DATASETS
+
+    own = Path.cwd() if config.dataset not in DATASETS and os.path.exists(config.dataset) else None
+    place = data_dir or config.data_dir or own
+    return config.model_copy(update={"data_dir": str(Path(place).expanduser().resolve())}) if place else config
 
 
 def _missing(made_by: dict[RunConfig, str], store: RunStore, committed: dict[str, float]) -> dict[RunConfig, Path]:
     """The runs to make, each with its notebook."""
-    notebooks = {file.stem: file for file in paths.notebooks().glob("*.ipynb")}
     missing = {}
     for config, name in made_by.items():
-        check_known("notebook", name, notebooks)
         run = store.run(config)
         if run.damaged(checkpoint=False) if run.done else config.folder().as_posix() not in committed:
-            missing[config] = notebooks[name]
+            missing[config] = paths.notebooks() / f"{name}.ipynb"
     return missing
 
 

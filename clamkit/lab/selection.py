@@ -70,14 +70,14 @@ def select(
     """
     found: dict[str, Run] = {run.name: run for run in runs}
     if missing := [name for config in wanted if (name := config.folder().as_posix()) not in found]:
-        raise ClamkitError(f"{len(missing)} runs are not finished, the first is {missing[0]}: sweep again.")
+        raise ClamkitError(f"runs that are not finished: {len(missing)}, the first is {missing[0]}: sweep again.")
     rows = []
     for group, chosen in choices((run.config for run in found.values()), fields, by).items():
         own = [run for run in found.values() if (run.config.dataset, run.config.method) == group]
         rows += _candidates(own, chosen, by) if chosen else []
     seeds, sees = {run.config.seed for run in found.values()}, {run.config.accuracy_from for run in found.values()}
-    rule = (f"Rule: the largest {by} of the class accuracies on held-out images, the mean over {len(seeds)} seeds and "
-            "all else; of equals the first. Test images were not looked at.")  # fmt: skip
+    rule = (f"Rule: the largest {by} of the class accuracies on held-out images, the mean over {len(seeds)} seed"
+            f"{'s' * (len(seeds) > 1)} and all else; of equals the first. Test images were not looked at.")  # fmt: skip
     rule += " Some runs moved their weights by the same held-out images." if "holdout" in sees else ""
     return Selection(pd.DataFrame(rows), rule)
 

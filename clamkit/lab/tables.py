@@ -19,7 +19,6 @@ HEADINGS = {
     "worst": "worst 10 %",
 }
 SETTING = ["method", "strength", "seed"]
-BETTER = "*"
 
 
 def _text(metric: str, value: float) -> str:
@@ -39,7 +38,7 @@ def comparison(frame: pd.DataFrame, baseline: str = "normal") -> pd.DataFrame:
         for metric, heading in HEADINGS.items():
             gain = row[metric] - means[metric].get((strength, baseline), row[metric])
             better = gain > 0 if metric in HIGHER_IS_BETTER else gain < 0
-            texts[heading] = _text(metric, row[metric]) + (BETTER if better else " ")
+            texts[heading] = _text(metric, row[metric]) + ("*" if better else " ")
         rows.append(texts)
     return pd.DataFrame(rows)
 

@@ -1,9 +1,4 @@
-"""Figures: one style, one colour for each method. Each function returns a matplotlib Figure.
-
-from clamkit import plots
-
-plots.save(plots.training_curves(run), "curves")
-"""
+"""Figures in one style. Each function returns a matplotlib Figure; `plots.save(figure, "name")` writes it."""
 
 from clamkit.plots.images import augmented_images, sample_images
 from clamkit.plots.runs import (

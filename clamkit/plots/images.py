@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # torch is imported where it is used: the other figures need 
 
     from clamkit.data.dataset import Dataset
 
-
 log = logging.getLogger("clamkit")
 
 ROWS = 25  # below each other; more stand beside them

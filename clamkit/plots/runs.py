@@ -114,12 +114,9 @@ def weight_evolution(run: Run, baseline: Run, classes: Sequence[str] | None = No
     classes = list(dict.fromkeys([*([*ranked[:3], *ranked[-2:]] if classes is None else classes), loser]))
     colours = class_colours(run.class_names, classes)
     figure, axes = plt.subplots(2, 2, figsize=(WIDTH, 4.6))
-    panels = [
-        (axes[0, 0], weights, f"{label(run.config.method)}: class weights (mean 1)"),
-        (axes[0, 1], accuracy, "test accuracy"),
-        (axes[1, 0], gap, f"gap to {label(baseline.config.method)}, points"),
-    ]
-    for axis, frame, title in panels:
+    ours, theirs = label(run.config.method), label(baseline.config.method)
+    panels = {f"{ours}: class weights (mean 1)": weights, "test accuracy": accuracy, f"gap to {theirs}, points": gap}
+    for axis, (title, frame) in zip(axes.flat, panels.items(), strict=False):
         for name in classes:
             axis.plot(frame.index, frame[name], color=colours[name], label=name)
         epoch_axis(axis, title)

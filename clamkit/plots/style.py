@@ -77,9 +77,6 @@ def class_colours(names: Sequence[str], chosen: Sequence[str] | None = None) -> 
     return {name: cycle[i % len(cycle)] for i, name in enumerate(names)}
 
 
-# ---------------------------------------------------------------------------------------------- making and saving
-
-
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     """Draw in the kit's style without touching the caller's; where there is nothing to draw, a note that says so."""
 
@@ -121,9 +118,6 @@ def save(figure: Figure, name: str, folder: Path | None = None) -> Path:
     except OSError as error:
         raise ClamkitError(f"cannot write figures to {paths.shown(folder)} ({error}): give another folder.") from error
     return path
-
-
-# ------------------------------------------------------------------------------------------------ parts of figures
 
 
 def method_lines(frame: pd.DataFrame, x: str, y: str, axis: Axes, **options: Any) -> None:

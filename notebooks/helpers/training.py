@@ -130,7 +130,7 @@ def _images(config: RunConfig) -> Dataset | None:
 
 def _title(config: RunConfig) -> str:
     part = f", {config.per_class} images of each class" if config.per_class else ""
-    return f"{config.folder().parts[0]}{part}, {config.model}, {config.epochs} epochs"
+    return f"{config.folder().parts[0]}{part}, {config.model}, {config.epochs} epoch{'s' * (config.epochs != 1)}"
 
 
 def read_or_train(

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from clamkit.apps.fetch import fetch_data
-from clamkit.data import readers
+from clamkit.data import datasets, readers
 from clamkit.data.dataset import IMAGENET, dataset_from_arrays, earlier_alike
 from clamkit.data.datasets import DATASETS, load_data, locate
 from clamkit.data.readers import Files
@@ -34,6 +35,15 @@ def test_embedded_data_is_a_balanced_part_of_fashion_mnist():
     assert mini.class_names[6] == "Shirt"
     assert load_data("fashion_mnist_mini") is mini, "loaded once"
     assert repr(mini) == "fashion_mnist_mini: 6000 training and 4000 test images, 1×28×28, 10 classes"
+
+
+def test_the_dataset_that_contributing_adds_can_be_read(imagenet, monkeypatch):
+    """Its entry, word for word, on two classes of four training images."""
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    entry = re.search(r'"my_set": (DatasetSpec\(.*?\n   \)),\n', guide, re.DOTALL)[1]
+    monkeypatch.setitem(DATASETS, "my_set", eval(entry, vars(datasets)))
+    mine = load_data("my_set", data_dir=imagenet)
+    assert (mine.sizes.tolist(), tuple(mine.x_train.shape)) == ([4, 4], (8, 3, 64, 64))
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def test_the_sentence(monkeypatch):
     said = costs.costs([known, RunConfig(dataset="my/photos")])
     hours = costs.training_flop(known) / 1e9 / 3600
     assert f"some {hours:,.0f} hours of this machine" in said
-    assert "(1 runs of unknown size not counted)" in said
+    assert "(runs of unknown size, not counted: 1)" in said
     assert said.endswith("by the paper's own recipe 3 GPU hours (its appendix)")
     tail = RunConfig(dataset="inaturalist2018")
     assert costs.costs([known, tail]).endswith("; the paper prints no hours for inaturalist2018")

@@ -20,6 +20,14 @@ def test_grid_is_the_product_of_its_axes(tmp_path):
     assert len(Grid.load("demo").configs()) == 9
 
 
+def test_a_run_comes_once_though_combinations_name_it_twice(tmp_path):
+    """Normal does not listen to tau, CLAM to both values: three runs, by hand. The second part has them once more."""
+    path = tmp_path / "grid.yaml"
+    path.write_text("axes: {method: [normal, clam], tau: [0.1, 0.2]}\ngrids:\n- axes: {method: [normal], tau: [0.2]}\n")
+    found = [(config.method, config.tau) for config in Grid.load(path).configs()]
+    assert found == [("normal", 0.1), ("clam", 0.1), ("clam", 0.2)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -29,6 +37,10 @@ def test_grid_is_the_product_of_its_axes(tmp_path):
         ("axes: {epochs: [many]}", "epochs='many'"),
         ("axis: {method: [clam]}\naxes: {seed: [0]}", "unknown key in grid grid 'axis'"),
         ("- 1", "must hold"),
+        ("axes: {}", "has 0 runs: give `axes` fields and values for 1 to 100000 runs"),
+        ("grids: []", "has 0 runs"),
+        ("axes:\n  seed: [0]\n  seed: [1]", "'seed' stands twice in one mapping"),
+        ("fixed: {epochs: 1}\nfixed: {per_class: 9}\naxes: {seed: [0]}", "'fixed' stands twice in one mapping"),
         ("axes: {a: [", "not sound YAML"),
         ("notebook: 99_none\naxes: {seed: [0]}", "unknown notebook '99_none'"),
     ],

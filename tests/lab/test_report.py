@@ -27,6 +27,8 @@ def notebook(folder, name, *cells):
     made.cells = [nbformat.v4.new_markdown_cell(f"# About {name}\n\nA claim.")]
     for source, *tags in cells:
         made.cells.append(nbformat.v4.new_code_cell(source, metadata={"tags": tags}))
+    for i, cell in enumerate(made.cells):
+        cell["id"] = f"cell-{i}"  # as the training notebooks have them: the same in each
     path = folder / f"{name}.ipynb"
     nbformat.write(made, path)
     return path
@@ -34,6 +36,7 @@ def notebook(folder, name, *cells):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_in_forks")
+@pytest.mark.filterwarnings("error:Non-unique cell id")
 def test_one_page_with_index_figures_and_nothing_from_elsewhere(tmp_path):
     draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
     evil = "import pandas as pd\npd.DataFrame({'class': ['<script>alert(1)</script>']})"

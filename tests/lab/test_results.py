@@ -157,6 +157,11 @@ def test_the_command(grid, small_npz, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main()
     said = capsys.readouterr().out
-    assert said.startswith("1 runs added")
-    assert "hold 1 of the 2 runs of small" in said
+    assert said.startswith("1 run added")
+    assert "hold 1 of 2 runs of small" in said
     assert len(results.rows_of("small")) == 1
+    path.write_text(f"fixed: {{dataset: {small_npz}, epochs: 2}}\naxes: {{seed: [1]}}\n")
+    train(grid.configs()[1])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    assert "hold 1 of 1 runs of small, and 1 not in it" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Sweeps: what is planned, made, skipped, stopped, and how failures are kept apart."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from filelock import FileLock
 
 from clamkit import RunConfig, RunStore, paths, train
 from clamkit.cli import main
+from clamkit.engine.loop import load_config_data
 from clamkit.lab import runner
-from clamkit.lab.execution import execute_notebook, workers
+from clamkit.lab.execution import LOCKED, execute_notebook, workers
 from clamkit.lab.grids import Grid
 from clamkit.lab.runner import plan, sweep
 
@@ -228,6 +230,53 @@ def test_a_dry_run_says_what_is_left(small_npz, tmp_path, monkeypatch, capsys):
     second = said()
     assert second.count("missing  about") == 1
     assert "2 runs, 1 done, 1 to do with 1 side by side: about" in second
+
+
+def test_files_are_looked_for_where_the_sweep_was_started(tmp_path, monkeypatch, small_npz):
+    """A notebook runs in its own folder, where `mine.npz` and `data_dir: images` mean something else."""
+    shutil.copy(small_npz, tmp_path / "mine.npz")
+    monkeypatch.chdir(tmp_path)
+    made = []
+    monkeypatch.setattr(runner, "_local_outcomes", lambda work, *_: made.extend(work) or (_ for _ in ()))
+    relative, whole = {"dataset": "mine.npz"}, {"dataset": str(small_npz)}
+    for fixed, given in (
+        (relative, None),
+        (relative | {"data_dir": "images"}, None),
+        (relative, "others"),
+        ({"per_class": 3}, None),
+    ):
+        sweep(Grid("own", NOTEBOOK, {"seed": [0]}, fixed), progress=False, data_dir=given)
+    assert [run.data_dir for run in made] == [str(tmp_path / part) for part in ("", "images", "others")] + [None]
+    assert [run.folder() for run in made[:3]] == [RunConfig(dataset="mine.npz").folder()] * 3, "the run stays the same"
+    monkeypatch.chdir("/")
+    sweep(Grid("own", NOTEBOOK, {"seed": [0]}, whole), progress=False)
+    assert load_config_data(made[-1]).num_classes == load_config_data(RunConfig(**whole)).num_classes
+
+
+def test_a_run_that_another_sweep_made_in_the_meantime_has_not_failed(small_npz, monkeypatch):
+    """Of two runs that were locked one was finished by who held it: one failed, one is done, and not two and one."""
+
+    def outcomes(work, *_):
+        for config in work:
+            if not config.seed:
+                train(config)
+            yield config, LOCKED, 1.0
+
+    monkeypatch.setattr(runner, "_local_outcomes", outcomes)
+    grid = Grid("small", NOTEBOOK, {"seed": [0, 1]}, {"dataset": str(small_npz), "epochs": 1})
+    finished, failed = sweep(grid, progress=False)
+    assert [run.config.seed for run in finished] == [0]
+    assert failed == {str(grid.configs()[1].folder()): LOCKED}
+
+
+def test_lines_tell_the_runs_of_a_grid_apart():
+    """By hand: what all share (epochs) and what a method does not listen to (tau of Normal) is left out."""
+    configs = [
+        RunConfig(method=method, tau=tau, epochs=2) for method, tau in (("normal", 1), ("clam", 0.1), ("clam", 1))
+    ]
+    start = "fashion_mnist_mini {} crop 0.3  seed 0".format
+    lines = [start("normal        "), start("clam          ") + ", tau 0.1", start("clam          ") + ", tau 1.0"]
+    assert runner.lines_of(configs) == dict(zip([config.folder().as_posix() for config in configs], lines, strict=True))
 
 
 @pytest.mark.parametrize(("given", "expected"), [("3,5", {"3", "5"}), (None, {"0", "1"})])

@@ -113,7 +113,7 @@ def test_what_is_refused(candidate, memory_run):
         select(runs[:2])
     with pytest.raises(ClamkitError, match=r"clam_kl with tau=1.0 has no run with seed 1 .*same seeds and bounds"):
         select(runs[:3])
-    with pytest.raises(ClamkitError, match=r"1 runs are not finished, the first is \S+/clam_kl/\S+/seed1-"):
+    with pytest.raises(ClamkitError, match=r"not finished: 1, the first is \S+/clam_kl/\S+/seed1-"):
         select(runs[:3], wanted=[run.config for run in runs])
     with pytest.raises(
         ClamkitError, match="normal/crop-0.3/seed0-.* has no held-out images, and settings are not chosen by"

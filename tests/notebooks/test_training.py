@@ -93,7 +93,7 @@ def test_ones_own_data_is_not_replaced():
 def test_nothing_stands_beside_itself(small_npz):
     config = RunConfig(dataset=str(small_npz), method="normal", epochs=1)
     chosen = training.plan(config, "cifar10", beside="normal", minutes=10)
-    assert (chosen.other, chosen.title) == (None, "stripes, tiny_resnet, 1 epochs")
+    assert (chosen.other, chosen.title) == (None, "stripes, tiny_resnet, 1 epoch")
 
 
 def test_a_finished_run_is_read_and_made_anew_only_on_demand(small_npz, monkeypatch):
