@@ -30,6 +30,7 @@ from clamkit.plots.style import (
     method_legend,
     method_lines,
     png,
+    short_name,
     styled,
 )
 
@@ -69,7 +70,9 @@ def class_curves(classes: pd.DataFrame, methods: Sequence[str], augmentation: st
             index="strength", columns="class_name", values="test_accuracy", sort=False
         )
         for name in names:
-            axis.plot(table[name].sort_index(), color=colours[name], marker=markers[name], mec="none", label=name)
+            axis.plot(
+                table[name].sort_index(), color=colours[name], marker=markers[name], mec="none", label=short_name(name)
+            )
         axis.set(title=label(method), xlabel=STRENGTH_NAMES[augmentation])
         axis.yaxis.set_major_formatter(PERCENT)
         if augmentation == "crop":
@@ -90,7 +93,7 @@ def class_accuracies(runs: Sequence[Run], *, most: int = 20) -> Figure:
     for i, run in enumerate(runs):
         method = run.config.method
         axis.scatter(table[i], y, s=34, color=COLOURS[method], marker=MARKERS[method], label=label(method), zorder=2)
-    axis.set(yticks=y, yticklabels=first.index, xlabel="test accuracy")
+    axis.set(yticks=y, yticklabels=map(short_name, first.index), xlabel="test accuracy")
     axis.xaxis.set_major_formatter(PERCENT)
     config = runs[0].config
     some = len(first) < runs[0].test_accuracy.count()
@@ -118,7 +121,7 @@ def weight_evolution(run: Run, baseline: Run, classes: Sequence[str] | None = No
     panels = {f"{ours}: class weights (mean 1)": weights, "test accuracy": accuracy, f"gap to {theirs}, points": gap}
     for axis, (title, frame) in zip(axes.flat, panels.items(), strict=False):
         for name in classes:
-            axis.plot(frame.index, frame[name], color=colours[name], label=name)
+            axis.plot(frame.index, frame[name], color=colours[name], label=short_name(name))
         epoch_axis(axis, title)
         if frame is accuracy:
             axis.yaxis.set_major_formatter(PERCENT)
@@ -150,11 +153,11 @@ def class_panels(frames: Mapping[str, pd.DataFrame]) -> Figure:
         look = {"marker": "o", "ms": 3} if len(frame) == 1 else {}  # one epoch is a point, not a line
         if few:
             for name in worst_first:
-                axis.plot(frame.index, frame[name], color=colours[name], label=name, **look)
+                axis.plot(frame.index, frame[name], color=colours[name], label=short_name(name), **look)
         else:
             axis.plot(frame.index, frame, color="#999999", lw=0.5, alpha=0.5)
             axis.plot(frame.index, frame.mean(axis=1), color="#000000", label="mean", **look)
-            worst = {"color": COLOURS["clam_kl"], "label": f"{worst_first[0]}, the worst"}
+            worst = {"color": COLOURS["clam_kl"], "label": f"{short_name(worst_first[0])}, the worst"}
             axis.plot(frame.index, frame[worst_first[0]], **worst, **look)
         epoch_axis(axis, title)
         if column != "weight":
@@ -190,11 +193,8 @@ def live_view() -> Callable[[History, Sequence[str]], None] | None:
 def live_png(history: History, class_names: Sequence[str]) -> bytes:
     """`training_curves` of an unfinished run."""
     epochs = pd.RangeIndex(1, len(history) + 1, name="epoch")
-    frames = {
-        column: pd.DataFrame(np.stack([np.asarray(row[column]) for row in history]), epochs, list(class_names))
-        for column in PANELS
-    }
-    figure = class_panels(frames)
+    values = {column: np.stack([np.asarray(row[column]) for row in history]) for column in PANELS}
+    figure = class_panels({column: pd.DataFrame(v, epochs, list(class_names)) for column, v in values.items()})
     try:
         return png(figure, LIVE_DPI)
     finally:

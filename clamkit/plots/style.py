@@ -55,9 +55,9 @@ def label(method: str) -> str:
 
 
 def short_name(name: str, width: int = 24) -> str:
-    """A class name in a figure: its middle cut out where it is long, and no formula in it."""
+    """A class name in a figure: cut where it is long, no formula in it, and in legends also if _ comes first."""
     cut = name if len(name) <= width else f"{name[: width // 2]}…{name[-(width // 2 - 1) :]}"
-    return cut.replace("$", r"\$")
+    return " " * cut.startswith("_") + cut.replace("$", r"\$")
 
 
 @cache

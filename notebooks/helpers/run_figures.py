@@ -47,6 +47,7 @@ from clamkit.plots import (
     method_lines,
     styled,
 )
+from clamkit.plots.style import short_name
 from helpers.paper_audit import DATASET_NAMES
 
 Against = Mapping[str, pd.DataFrame]  # method → `metrics.compare` to Normal, a row for each place along an axis
@@ -284,7 +285,7 @@ def weights_and_accuracies(runs: Sequence[Run]) -> Figure:
     axes[0, 0].set_ylabel("class weight (mean 1)")
     axes[1, 0].set_ylabel("test accuracy")
     if few:
-        key = [Line2D([], [], color=colours[name], lw=1.4, label=name) for name in runs[0].class_names]
+        key = [Line2D([], [], color=colours[name], lw=1.4, label=short_name(name)) for name in runs[0].class_names]
         figure.legend(handles=key, loc="outside lower center", ncols=5)
     return figure
 

@@ -1,5 +1,7 @@
 """Figures of runs show the runs: a line for each method or class, in the right place and order."""
 
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -128,6 +130,14 @@ def test_training_curves_of_few_classes(runs):
         assert lines(axis) == {name: list(np.array(values)[:, int(name[-1])]) for name in worst_first}
     fixed = plots.class_colours(runs[1].class_names)
     assert all(line.get_color() == fixed[line.get_label()] for line in figure.axes[0].lines)
+
+
+def test_any_name_of_a_class_is_shown_as_it_is(memory_run):
+    run = memory_run([[0.9, 0.8, 0.7]])
+    run.summary["class_names"] = ["__background__", "$5 or $6", "cat"]
+    figure = plots.training_curves(run)
+    assert legend(figure) == ["cat", r"\$5 or \$6", " __background__"], "matplotlib hides what begins with _"
+    figure.savefig(io.BytesIO())  # no formula
 
 
 def test_training_curves_of_many_classes(memory_run):
