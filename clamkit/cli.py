@@ -240,8 +240,9 @@ def _grid(name: str, recipe: str | None = None) -> Grid:
 def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> None:
     from clamkit.lab.costs import costs
     from clamkit.lab.execution import workers
-    from clamkit.lab.runner import lines_of, plan
+    from clamkit.lab.runner import lines_of, notebooks_for, plan
 
+    notebooks_for(grid)  # before the plan of runs that nothing could make
     frame = plan(grid, runs)
     missing = frame[~frame["state"].isin(["done"] if rerun else ["done", "committed"])]
     lines = lines_of(configs := grid.configs() if len(missing) else [])

@@ -110,15 +110,13 @@ class Grid:
         """Each run and the notebook that makes it, in order; once, though two parts or idle values name it again."""
         found: dict[str, tuple[RunConfig, str]] = {}
         if self.axes:
-            check_known("notebook", self.notebook, [file.stem for file in paths.notebooks().glob("*.ipynb")])
             for values in itertools.product(*self.axes.values()):
                 fields = self.fixed | dict(zip(self.axes, values, strict=True))
                 dataset = fields.get("dataset", RunConfig.model_fields["dataset"].default)
                 config = RunConfig(**(recipe(self.recipe, str(dataset)) | fields))
                 found.setdefault(config.hash(), (config, self.notebook))
-        for part in self.parts:
-            for config, name in part.runs().items():
-                found.setdefault(config.hash(), (config, name))
+        for config, name in itertools.chain.from_iterable(part.runs().items() for part in self.parts):
+            found.setdefault(config.hash(), (config, name))
         return dict(found.values())
 
     def with_recipe(self, name: str) -> Grid:

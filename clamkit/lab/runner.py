@@ -17,6 +17,7 @@ from clamkit import paths
 from clamkit.engine import index
 from clamkit.engine.config import STRENGTHS, RunConfig
 from clamkit.engine.store import LOGITS, RESULTS, RunFolder, RunStore
+from clamkit.errors import check_known
 from clamkit.lab import results
 from clamkit.lab.execution import LOCKED, Outcome, Processes, run_outcome, workers
 from clamkit.lab.grids import Grid
@@ -91,10 +92,12 @@ def sweep(
     scheduler: address of a Dask scheduler whose workers share the runs folder; default: this machine.
     data_dir: where each run looks first for its dataset; it does not make it another run.
     """
-    store = RunStore(runs)
-    made_by = grid.runs()
-    missing = _missing(made_by, store, {} if rerun else results.committed_seconds())
-    missing = {_found_from_here(config, data_dir): notebook for config, notebook in missing.items()}
+    store, made_by, notebooks = RunStore(runs), grid.runs(), notebooks_for(grid)
+    committed, missing = {} if rerun else results.committed_seconds(), dict[RunConfig, Path]()
+    for config, name in made_by.items():
+        run = store.run(config)
+        if run.damaged(checkpoint=False) if run.done else config.folder().as_posix() not in committed:
+            missing[_found_from_here(config, data_dir)] = notebooks[name]
     if scheduler and missing:
         from clamkit.lab.cluster import cluster_outcomes
 
@@ -122,19 +125,17 @@ def _found_from_here(config: RunConfig, data_dir: str | os.PathLike | None) -> R
     """With a whole path to where its files lie, as its notebook runs in another folder than the sweep."""
     from clamkit.data.datasets import DATASETS
 
-    own = Path.cwd() if config.dataset not in DATASETS and os.path.exists(config.dataset) else None
-    place = data_dir or config.data_dir or own
+    own = config.dataset not in DATASETS and not os.path.isabs(config.dataset) and os.path.exists(config.dataset)
+    place = data_dir or config.data_dir or (Path.cwd() if own else None)
     return config.model_copy(update={"data_dir": str(Path(place).expanduser().resolve())}) if place else config
 
 
-def _missing(made_by: dict[RunConfig, str], store: RunStore, committed: dict[str, float]) -> dict[RunConfig, Path]:
-    """The runs to make, each with its notebook."""
-    missing = {}
-    for config, name in made_by.items():
-        run = store.run(config)
-        if run.damaged(checkpoint=False) if run.done else config.folder().as_posix() not in committed:
-            missing[config] = paths.notebooks() / f"{name}.ipynb"
-    return missing
+def notebooks_for(grid: Grid) -> dict[str, Path]:
+    """The project's notebooks; that one which the grid names is not among them is an error."""
+    found = {file.stem: file for file in paths.notebooks().glob("*.ipynb")}
+    for name in dict.fromkeys(grid.runs().values()):
+        check_known("notebook", name, found)
+    return found
 
 
 def _local_outcomes(work: dict[RunConfig, Path], root: Path, jobs: int | None) -> Generator[Outcome, None, None]:

@@ -19,7 +19,7 @@ from clamkit.errors import ClamkitError
 from clamkit.files import sha256
 from clamkit.lab import runner
 from clamkit.lab.grids import Grid
-from clamkit.lab.runner import plan
+from clamkit.lab.runner import plan, sweep
 from clamkit.methods import criterion
 from clamkit.methods.weighters import build_method
 from clamkit.theory.sets import LowerBounded
@@ -157,7 +157,10 @@ def test_a_plan_reads_only_what_changed_and_a_sweep_reads_all(tmp_path, monkeypa
     assert len(read) == 41
 
     monkeypatch.setattr(index, "checked", lambda *_: pytest.fail("a sweep looks itself"))
-    (missing,) = runner._missing(wanted.runs(), RunStore(tmp_path), {})
+    to_make = []
+    monkeypatch.setattr(runner, "_local_outcomes", lambda work, *_: (outcome for outcome in to_make.extend(work) or ()))
+    sweep(wanted, runs=tmp_path, rerun=True, progress=False)
+    (missing,) = to_make
     assert tmp_path / missing.folder() == hurt
     assert len(read) == 81
 

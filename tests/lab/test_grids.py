@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from clamkit import RunConfig, paths
+from clamkit.cli import sweep_command
 from clamkit.errors import ClamkitError
 from clamkit.lab import paper
 from clamkit.lab.grids import Grid
@@ -50,6 +51,14 @@ def test_bad_grids(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ClamkitError, match=message):
         sweep(Grid.load(path), progress=False)
+
+
+def test_a_dry_run_refuses_a_notebook_that_is_not_there(tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text("notebook: 99_none\naxes: {seed: [0]}")
+    with pytest.raises(ClamkitError, match="unknown notebook '99_none'"):
+        sweep_command(str(path), dry_run=True)
+    assert len(Grid.load(path).configs()) == 1, "who only looks at runs needs no notebooks"
 
 
 @pytest.mark.parametrize("name", [file.stem for file in (paths.notebooks() / "sweeps").glob("*.yaml")])
