@@ -55,7 +55,7 @@ ROWS = {
     "full disk": lambda folder, data, short: damage.full_disk(folder, data, 2 if short else 10),
     "read-only folder": lambda folder, data, short: damage.no_rights(folder, data),
     "clock jumps": lambda folder, data, short: damage.wrong_clock(folder, data),
-    "sweep killed with -9": lambda folder, data, short: sweeps.killed(folder, *((1, 1) if short else (8, 16))),
+    "sweep killed with -9": lambda folder, data, short: sweeps.killed(folder, *((1, 1) if short else (20, 16))),
     "SIGTERM, then two sweeps": lambda folder, data, short: sweeps.stopped(folder, 1 if short else 4),
     "power cut": lambda folder, data, short: powerloss.cut(folder, 1 if short else 32, recoveries=40 if short else 20),
 }

@@ -62,7 +62,7 @@ def killed(folder: Path, runs: int, times: int, seed: int = 0) -> Counter:
     grid = checkout.grid(folder, runs, EPOCHS)
     process = start(folder, grid, folder / "runs")
     while True:
-        deadline = time.monotonic() + (rng.uniform(1, 6) if count["kills"] < times else 600)
+        deadline = time.monotonic() + (rng.uniform(0.5, 3) if count["kills"] < times else 600)
         with suppress(subprocess.TimeoutExpired):
             process.wait(deadline - time.monotonic())
         if process.poll() is None and count["kills"] < times:
