@@ -238,7 +238,7 @@ def _grid(name: str, recipe: str | None = None) -> Grid:
 
 
 def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> None:
-    from clamkit.lab.costs import costs
+    from clamkit.lab.costs import costs, duration
     from clamkit.lab.execution import workers
     from clamkit.lab.runner import lines_of, notebooks_for, plan
 
@@ -250,8 +250,9 @@ def _show_plan(grid: Grid, runs: Path | None, jobs: int | None, rerun: bool) -> 
         guess = f"about {row.seconds:.0f} s" if row.seconds == row.seconds else "time unknown"
         say(f"{lines[configs[row.Index].folder().as_posix()]}  {row.state}  {guess}")
     jobs, _ = workers(jobs, len(missing))
-    left = missing["seconds"].sum(min_count=len(missing)) / jobs / 60
-    time_left = f"about {max(left, 1):.0f} min" if left == left else "time unknown until a run like these has finished"
+    left = missing["seconds"].sum(min_count=len(missing)) / jobs
+    known = f"about {duration(left)} if they take as long as those that are done"
+    time_left = known if left == left else "time unknown until a run like these has finished"
     to_do = f"{len(missing)} to do with {jobs} side by side: {time_left if len(missing) else 'nothing left'}"
     say(f"{counted(len(frame), 'run')}, {len(frame) - len(missing)} done, {to_do}")
     if len(missing):

@@ -31,6 +31,7 @@ A100_FLOP_PER_SECOND = {  # of one A100 in mixed precision, as published; by the
     "resnet50": 2470 * 2 * 3 * 4.1e9,
 }
 MEASURED_IMAGES, MEASURED_STEPS, MEASURED_S = 16, 5, 4.0  # at most
+UNITS_S = {3600: "hour", 60: "minute", 1: "second"}
 LARGE_SIDE = 112  # pixels a side, beyond which fewer images are measured
 
 
@@ -42,21 +43,24 @@ def costs(configs: Iterable[RunConfig]) -> str:
         return "what these runs cost is not known, nor how many images their data has: `clamkit data show` counts them"
     flop = [training_flop(config) for config in known]
     models = [config.model.split("_")[0] for config in known]
-    here = _hours(sum(map(training_seconds, known)))
+    here = duration(sum(map(training_seconds, known)))
     hours = sum(PAPER_HOURS.get(config.dataset, 0) for config in known)
     others = ", ".join(sorted({config.dataset for config in known} - PAPER_HOURS.keys()))
     left_out = f" (runs of unknown size, not counted: {len(configs) - len(known)})" if len(known) < len(configs) else ""
     a100 = ""
     if set(models) <= A100_FLOP_PER_SECOND.keys():
         taken = sum(cost / A100_FLOP_PER_SECOND[model] for cost, model in zip(flop, models, strict=True))
-        a100 = f", {_hours(taken)} of one A100 at the speed published for {' and '.join(sorted(set(models)))}"
+        a100 = f", {duration(taken)} of one A100 at the speed published for {' and '.join(sorted(set(models)))}"
     paper = f"by the paper's own recipe {hours:,.0f} GPU hours (its appendix)"
     paper = f"the paper prints no hours for {others}" if others else paper
-    return f"{sum(flop):.2g} FLOP{left_out}: some {here} hours of this machine by steps just measured{a100}; {paper}"
+    return f"{sum(flop):.2g} FLOP{left_out}: some {here} of this machine by steps just measured{a100}; {paper}"
 
 
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.0f}" if seconds >= 36_000 else f"{seconds / 3600:.2g}"
+def duration(seconds: float) -> str:
+    """For people: two digits, in the unit that suits."""
+    unit, name = next((unit, name) for unit, name in UNITS_S.items() if seconds >= unit or unit == 1)
+    amount = f"{seconds / unit:,.0f}" if seconds >= 9.95 * unit else f"{seconds / unit:.2g}"
+    return f"{amount} {name}{'s' * (amount != '1')}"
 
 
 def training_flop(config: RunConfig, data: Dataset | None = None) -> float:

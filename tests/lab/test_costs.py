@@ -56,13 +56,31 @@ def test_an_a100_is_as_fast_as_was_published_for_the_network(monkeypatch):
     """NVIDIA needs about 14 hours for 90 epochs of ImageNet with a ResNet-50; for other networks nothing is said."""
     monkeypatch.setattr(costs, "flop_per_second", lambda *setting: 1e9)
     resnet = RunConfig(dataset="imagenet", model="resnet50", stem="imagenet", epochs=90)
-    assert re.search(r", (13|14) of one A100 at the speed published for resnet50;", costs.costs([resnet]))
+    assert re.search(r", (13|14) hours of one A100 at the speed published for resnet50;", costs.costs([resnet]))
     fast = RunConfig(dataset="cifar10", model="fastnet", epochs=16)
     assert "published for fastnet and resnet50;" in costs.costs([resnet, fast])
     assert "A100" not in costs.costs([fast, RunConfig(dataset="cifar10", model="tiny_resnet")])
     widths = [RunConfig(**recipe("fast", dataset)) for dataset in ("fashion_mnist", "cifar10", "cifar100")]
     assert len({config.model for config in widths}) == 3
     assert "of one A100 at the speed published for fastnet;" in costs.costs(widths)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.049, "0.049 seconds"),
+        (0.96, "0.96 seconds"),
+        (1, "1 second"),
+        (59.4, "59 seconds"),
+        (60, "1 minute"),
+        (597.1, "10 minutes"),
+        (5400, "1.5 hours"),
+        (36_000, "10 hours"),
+        (4e7, "11,111 hours"),
+    ],
+)
+def test_durations_are_said_in_the_unit_that_suits(seconds, said):
+    assert costs.duration(seconds) == said
 
 
 def test_speed_is_measured():
