@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 import tempfile
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, distributions, requires, version
 from pathlib import Path
 
 from clamkit import __version__, paths
@@ -72,13 +72,7 @@ def _requirements() -> dict[str, list[str]]:
 
 def _absent(names: list[str]) -> list[str]:
     """Those of the packages that are not installed."""
-    found = []
-    for name in names:
-        try:
-            version(name)
-        except PackageNotFoundError:
-            found.append(name)
-    return found
+    return [name for name in names if not any(distributions(name=name))]
 
 
 def _packages() -> list[Check]:

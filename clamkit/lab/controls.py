@@ -11,25 +11,25 @@ from numpy.typing import ArrayLike
 
 from clamkit.engine.config import RunConfig
 from clamkit.engine.store import Logits, Run
-from clamkit.errors import ClamkitError
+from clamkit.errors import ClamkitError, check_known
 from clamkit.methods.posthoc import Biases, fit_biases
 from clamkit.methods.specs import BIASES
 from clamkit.metrics import class_accuracy, fairness
 
 
 class BiasedRun(Run):
-    """A finished run with class biases added to its logits; its method is called "<method>+biases".
+    """A finished run with class biases added to its logits; its method is called "<method>+biases" or "+tail_biases".
 
     Weights and history are those of the run; only the test accuracies of the last epoch are those with biases.
     """
 
-    def __init__(self, run: Run, accuracy: ArrayLike, biases: Biases | None = None):
-        self.run, self.biases = run, biases
+    def __init__(self, run: Run, accuracy: ArrayLike, objective: str, biases: Biases | None = None):
+        self.run, self.objective, self.biases = run, objective, biases
         self._accuracy = np.asarray(accuracy, dtype=np.float64)
 
     @cached_property
     def config(self) -> RunConfig:
-        return self.run.config.model_copy(update={"method": self.run.config.method + BIASES})
+        return self.run.config.model_copy(update={"method": self.run.config.method + BIASES[self.objective]})
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
@@ -72,19 +72,19 @@ def held_out_accuracy(run: Run) -> np.ndarray:
     return class_accuracy(logits.holdout_labels, logits.holdout.argmax(1), logits.holdout.shape[1])
 
 
-def with_biases(run: Run) -> BiasedRun:
+def with_biases(run: Run, objective: str = "average-std") -> BiasedRun:
     """A finished run of any method with class biases fitted on its held-out images (see `posthoc.fit_biases`).
 
-    It stands in tables, figures and comparisons beside its own run: "Normal + biases". Of a committed run the class
-    accuracies with biases are committed too.
+    It stands in tables and figures beside its run: "Normal + biases", "Normal + tail biases". Of a committed run the
+    class accuracies with biases are committed too.
     """
+    check_known("objective", objective, BIASES)
     if not run.config.holdout:
         raise ClamkitError(f"{run.name} has no held-out images to fit biases on, and test images are not for fitting: "
                            "train it with holdout=50, images of each class.")  # fmt: skip
-    committed = getattr(run, "biased_accuracy", None)
-    if committed is not None:
-        return BiasedRun(run, committed)
+    if objective in (committed := getattr(run, "biased_accuracy", {})):
+        return BiasedRun(run, committed[objective], objective)
     logits = run.logits
-    biases = fit_biases(logits.holdout, logits.holdout_labels, class_names=run.class_names)
+    biases = fit_biases(logits.holdout, logits.holdout_labels, objective=objective, class_names=run.class_names)
     predicted = biases.predict(logits.test)
-    return BiasedRun(run, class_accuracy(logits.test_labels, predicted, len(run.class_names)), biases)
+    return BiasedRun(run, class_accuracy(logits.test_labels, predicted, len(run.class_names)), objective, biases)

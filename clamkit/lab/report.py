@@ -81,9 +81,7 @@ def write(
         with atomic(page) as temporary:
             temporary.write_text(html, encoding="utf-8")
     except OSError as error:
-        raise ClamkitError(
-            f"cannot write {paths.shown(page)} and its figures ({error}): give another folder."
-        ) from error
+        raise ClamkitError(f"cannot write {paths.shown(page)} or figures ({error}): give another folder.") from error
     if failed:
         name, why = next(iter(failed.items()))
         raise ClamkitError(

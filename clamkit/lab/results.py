@@ -29,8 +29,10 @@ from clamkit.metrics import METRICS
 
 FINAL = "final_accuracy"  # of a class under the final network; stands in the rows of the last epoch
 FEW, ROW_GROUP = 1000, 100_000  # runs that are picked out of a file; rows that are read for one of them
-BIASED = "biased_accuracy"  # the same with class biases fitted on the held-out images, where the run has its logits
+# the same with class biases fitted on the held-out images for one thing or the other, where the run has its logits
+BIASED = {"average-std": "biased_accuracy", "worst-tail": "tail_biased_accuracy"}
 HELD_OUT = "held_out_accuracy"  # of a class on the held-out images, without biases
+FINALS = (FINAL, *BIASED.values(), HELD_OUT)
 
 
 def folder() -> Path:
@@ -80,11 +82,12 @@ def _history(run: Run) -> pd.DataFrame:
     history = run.history.assign(run=run.name)
     last = history["epoch"] == history["epoch"].max()
     history.loc[last, FINAL] = run.test_accuracy.to_numpy()
-    history[[BIASED, HELD_OUT]] = np.nan
+    history[[*BIASED.values(), HELD_OUT]] = np.nan
     if run.config.holdout and run.config.keep_logits:
-        history.loc[last, BIASED] = with_biases(run).test_accuracy.to_numpy()
+        for objective, column in BIASED.items():
+            history.loc[last, column] = with_biases(run, objective).test_accuracy.to_numpy()
         history.loc[last, HELD_OUT] = held_out_accuracy(run)
-    types = {"epoch": "int16", "class": "int16"} | dict.fromkeys((*COLUMNS, FINAL, BIASED, HELD_OUT), "float32")
+    types = {"epoch": "int16", "class": "int16"} | dict.fromkeys((*COLUMNS, *FINALS), "float32")
     return history[["run", *types]].astype(types)
 
 
@@ -118,7 +121,7 @@ class CommittedRun(Run):
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        return self._history.drop(columns=["run", FINAL, BIASED, HELD_OUT], errors="ignore").reset_index(drop=True)
+        return self._history.drop(columns=["run", *FINALS], errors="ignore").reset_index(drop=True)
 
     @property
     def test_accuracy(self) -> pd.Series:
@@ -132,9 +135,10 @@ class CommittedRun(Run):
         return pd.Series(final, index=self.class_names, name=self.config.method)
 
     @property
-    def biased_accuracy(self) -> np.ndarray | None:
-        """Of each class with biases; None where the run had no held-out images."""
-        return self._of_last_epoch(BIASED)
+    def biased_accuracy(self) -> dict[str, np.ndarray]:
+        """Of each class with biases, by what these are fitted for; empty where the run had no held-out images."""
+        columns = BIASED.items()
+        return {kind: found for kind, column in columns if (found := self._of_last_epoch(column)) is not None}
 
     @property
     def held_out_accuracy(self) -> np.ndarray | None:

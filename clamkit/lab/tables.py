@@ -74,8 +74,7 @@ def final_classes(runs: Iterable[Run]) -> pd.DataFrame:
 def common_settings(runs: Iterable[Run]) -> list[Run]:
     """The runs of those settings (augmentation, strength, seed) that every method has: all on the same ground."""
     runs = list(runs)
+    settings = [(run.config.augmentation, run.config.strength, run.config.seed) for run in runs]
+    had = {(setting, run.config.method) for setting, run in zip(settings, runs, strict=True)}
     methods = {run.config.method for run in runs}
-    had: dict[tuple, set[str]] = {}
-    for run in runs:
-        had.setdefault((run.config.augmentation, run.config.strength, run.config.seed), set()).add(run.config.method)
-    return [r for r in runs if had[r.config.augmentation, r.config.strength, r.config.seed] == methods]
+    return [run for setting, run in zip(settings, runs, strict=True) if had >= {(setting, m) for m in methods}]

@@ -16,7 +16,7 @@ from clamkit.errors import check_known, unknown
 PAPER_CLASSES = {  # the paper's datasets and how many classes they have
     "cifar10": 10, "fashion_mnist": 10, "cifar100": 100, "mini_imagenet": 100, "imagenet": 1000, "inaturalist2018": 8142
 }  # fmt: skip
-BIASES = "+biases"
+BIASES = {"average-std": "+biases", "worst-tail": "+tail_biases"}  # by what they are fitted for: after a method's name
 STAND_INS = {"imagenet_real": "imagenet", "inaturalist2018": "imagenet"} | dict.fromkeys(
     ("fashion_mnist_mini", "fashion_mnist_tail"), "fashion_mnist"
 )
@@ -62,15 +62,17 @@ class Method:
 
 
 class _Methods(dict[str, Method]):
-    """By name. "normal+biases", of a finished run with class biases, is looked up like any other but not in the list:
-    it cannot be trained."""
+    """By name. "normal+biases" and "normal+tail_biases", of a finished run with class biases, are looked up like any
+    other but not in the list: they cannot be trained."""
 
     def __missing__(self, name: str) -> Method:
-        method = self.get(name.removesuffix(BIASES))
-        if method is None or not name.endswith(BIASES):
+        own, _, control = name.partition("+")
+        if own not in self or f"+{control}" not in BIASES.values():
             raise unknown("method", name, self)
+        method, what = self[own], control.replace("_", " ")
         paler = "".join(f"{(int(method.colour[i : i + 2], 16) + 255) // 2:02x}" for i in (1, 3, 5))
-        return replace(method, label=f"{method.label} + biases", colour=f"#{paler}", marker="$+$")
+        marker = "$+$" if what == "biases" else "$t$"
+        return replace(method, label=f"{method.label} + {what}", colour=f"#{paler}", marker=marker)
 
 
 def paper_dataset_like(dataset: str | None, num_classes: int | None = None) -> str:

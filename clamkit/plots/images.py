@@ -96,9 +96,7 @@ def _draw_rows(axis: Axes, images: Sequence[torch.Tensor], names: Sequence[str],
     for i, row in enumerate(images):  # a class may have fewer images than there are columns
         sheet[i, :height, : len(row), :width] = row.permute(2, 0, 3, 1).numpy()
     sheet = sheet.reshape(rows * (height + gap), columns * (width + gap), channels)
-    axis.imshow(
-        sheet.squeeze(-1) if channels == 1 else sheet, interpolation="nearest", aspect="equal", vmin=0, vmax=255
-    )
+    axis.imshow(sheet.squeeze(-1) if channels == 1 else sheet, interpolation="nearest", vmin=0, vmax=255)
     axis.set(yticks=(height + gap) * (np.arange(rows) + 0.5) - gap / 2, xticks=[], anchor="N")
     axis.set_yticklabels(map(short_name, names))
     axis.tick_params(length=0)

@@ -28,7 +28,10 @@ from helpers.verdicts import listed, number
 PAGES = ("README.md", "docs/start.md", "docs/findings.md")
 BLOCK = re.compile(r"(<!-- (\w+) -->\n\n).*?(\n\n<!-- -->)", re.S)
 BIASED, GENTLE = RIVALS_OF_NORMAL[CONTROL], RIVALS_OF_NORMAL["clam_kl, τ = 0.1"]
-HEADLINE = tuple(f"{RIVALS_OF_NORMAL[method]} {verb} " for method in ("clam", CONTROL) for verb in claims.VERBS)
+HEADLINE = (
+    *(f"{RIVALS_OF_NORMAL[method]} {verb} " for method in ("clam", CONTROL) for verb in claims.VERBS),
+    f"{claims.TAIL_BIASES} ",
+)
 MEASURED = {"lifts": "worst tenth", "brings": "std", "costs": "average"}  # by the verb of the claim
 SMALL = next(iter(REGIMES))
 FINDINGS, NOTEBOOKS = "docs/findings.md", "notebooks"
@@ -170,7 +173,8 @@ def how_far(frames: dict[str, pd.DataFrame], found: pd.DataFrame) -> str:
             continue
         seeds = _seeds(found, where)
         most = max(most, seeds)
-        has = f"{_place(where)} ({_counted(int((frames[where]['method'] != CONTROL).sum()), 'run')}, "
+        trained = int((~frames[where]["method"].str.contains("+", regex=False)).sum())
+        has = f"{_place(where)} ({_counted(trained, 'run')}, "
         has += f"{_counted(seeds, 'seed')} of CLAM beside Normal"
         if printed := claims.printed_average(where):
             normal = frames[where][frames[where]["method"] == "normal"]["average"].mean()

@@ -23,12 +23,8 @@ def without(monkeypatch):
     """Makes packages look as if they were not installed."""
 
     def hide(*names: str) -> None:
-        def version(name: str) -> str:
-            if name in names:
-                raise metadata.PackageNotFoundError(name)
-            return "1.0"
-
-        monkeypatch.setattr(doctor, "version", version)
+        monkeypatch.setattr(doctor, "version", lambda name: "1.0")
+        monkeypatch.setattr(doctor, "distributions", lambda name: [] if name in names else [name])
 
     return hide
 

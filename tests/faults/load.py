@@ -72,8 +72,8 @@ def make_results(folder: Path, count: int) -> None:
     rows = pd.DataFrame({"run": names} | fields | SUMMARY | {"seconds": 60.0}).drop(columns=list(WITHOUT_EFFECT))
     epoch, label = np.indices((5, 10), dtype=np.int16).reshape(2, -1)
     histories = {"run": np.repeat(names, 50), "epoch": np.tile(epoch + 1, count), "class": np.tile(label, count)}
-    numbers = np.random.default_rng(0).random((7, 50 * count), dtype=np.float32)
-    columns = (*COLUMNS, results.FINAL, results.BIASED, results.HELD_OUT)
+    columns = (*COLUMNS, *results.FINALS)
+    numbers = np.random.default_rng(0).random((len(columns), 50 * count), dtype=np.float32)
     folder.mkdir()
     results.folder = lambda: folder
     results._commit("many", rows, pd.DataFrame(histories | dict(zip(columns, numbers, strict=True))), {})

@@ -33,11 +33,11 @@ def held_down(memory_run):
     return make
 
 
-@pytest.mark.parametrize("method", ["normal", "clam_kl"])
-def test_accuracies_are_those_of_test_logits_with_biases_of_held_out_ones(held_down, method):
+@pytest.mark.parametrize(("method", "objective"), [("normal", "worst-tail"), ("clam_kl", "average-std")])
+def test_accuracies_are_those_of_test_logits_with_biases_of_held_out_ones(held_down, method, objective):
     run = held_down(method=method)
-    biased = with_biases(run)
-    biases = fit_biases(run.logits.holdout, run.logits.holdout_labels)
+    biased = with_biases(run, objective)
+    biases = fit_biases(run.logits.holdout, run.logits.holdout_labels, objective=objective)
     assert np.array_equal(biased.biases.values, biases.values)
     predicted = (run.logits.test.astype(np.float32) + biases.values.astype(np.float32)).argmax(1)
     right = [(predicted == run.logits.test_labels)[run.logits.test_labels == k].mean() for k in range(3)]
@@ -70,16 +70,21 @@ def test_its_look_is_found_where_every_look_is():
     normal, biased = METHODS["normal"], METHODS["normal+biases"]
     assert plots.label("clam_kl+biases") == "CLAM, KL + biases"
     assert (normal.colour, biased.colour) == ("#4d4d4d", "#a6a6a6"), "half of the way to white"
-    assert biased.marker not in {method.marker for method in METHODS.values()}
+    own = {method.marker for method in METHODS.values()}
+    assert not own & {biased.marker, METHODS["normal+tail_biases"].marker}
+    assert biased.marker != METHODS["normal+tail_biases"].marker
+    assert plots.label("normal+tail_biases") == "Normal + tail biases"
     assert "normal+biases" not in METHODS
     with pytest.raises(ClamkitError, match=r"unknown method 'normal\+biases'"):
         RunConfig(method="normal+biases")
-    for name in ("nomal", "nomal+biases", "+biases"):
+    for name in ("nomal", "nomal+biases", "+biases", "normal+", "normal+bias", "normal+biases+biases"):
         with pytest.raises(ClamkitError, match="unknown method .*Allowed: .*clam"):
             METHODS[name]
 
 
 def test_what_is_refused(held_down, memory_run):
+    with pytest.raises(ClamkitError, match="unknown objective 'worst'. Did you mean 'worst-tail'"):
+        with_biases(held_down(), "worst")
     with pytest.raises(ClamkitError, match="normal/crop-0.3/seed0-.* has no held-out images to fit biases on"):
         with_biases(memory_run([0.5, 0.6], method="normal"))
     with pytest.raises(ClamkitError, match="committed results carry no logits"):

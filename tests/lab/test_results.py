@@ -50,10 +50,16 @@ def test_class_accuracies_with_biases_travel_too(grid):
     results.save("small", runs)
     committed = {run.name: run for run in results.committed_runs("small")}
     own, other = (committed[run.name] for run in runs)
-    biased = with_biases(own)
-    assert biased.test_accuracy.tolist() == pytest.approx(with_biases(runs[0]).test_accuracy.tolist())
+    for objective in results.BIASED:
+        biased = with_biases(own, objective)
+        assert biased.test_accuracy.tolist() == pytest.approx(with_biases(runs[0], objective).test_accuracy.tolist())
+        assert biased.config.method == with_biases(runs[0], objective).config.method
     assert biased.summary["std"] == pytest.approx(np.std(biased.test_accuracy, ddof=1))
-    assert not {"biased_accuracy", "held_out_accuracy"} & {*own.history}
+    assert not {"biased_accuracy", "tail_biased_accuracy", "held_out_accuracy"} & {*own.history}
+    own._history = own._history.drop(columns="tail_biased_accuracy")  # as it was committed before
+    assert [*own.biased_accuracy] == ["average-std"]
+    with pytest.raises(ClamkitError, match="committed results carry no logits"):
+        with_biases(own, "worst-tail")
     logits = runs[0].logits
     right = logits.holdout.argmax(1) == logits.holdout_labels
     by_class = [right[logits.holdout_labels == label].mean() for label in range(3)]

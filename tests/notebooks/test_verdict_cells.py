@@ -46,6 +46,8 @@ def measured(root, grid: str) -> dict:
         kinds = {(row["method"] + looks, row["tau"]): last["final_accuracy"]}
         if row["method"] == "normal":
             kinds["biases", 1.0] = last["biased_accuracy"]
+            if "tail_biased_accuracy" in last and last["tail_biased_accuracy"].notna().all():
+                kinds["tail biases", 1.0] = last["tail_biased_accuracy"]
         for kind, column in kinds.items():
             v = sorted(column.astype(float))
             tail = max(1, int(len(v) / 10 + 0.5))
@@ -101,6 +103,12 @@ def test_the_cells_of_the_verdict_table(root, found):
                 cells.add(cell)
                 if len(d) > 2:
                     raw[cell] = scipy.stats.ttest_1samp(d, 0).pvalue
+        for cell, row in found[(found["where"] == where) & found["claim"].str.endswith(" CLAM")].iterrows():
+            d = np.array(seed_means(own["tail biases", 1.0], own["clam", 1.0], row["what"]))
+            assert row["effect"] == pytest.approx(d.mean(), abs=1e-3)
+            cells.add(cell)
+            if len(d) > 2:
+                raw[cell] = scipy.stats.ttest_1samp(d, 0).pvalue
     assert len(raw) >= 10
     assert cells == set(found.index), "every cell"
     for where in claims.REGIMES:  # for each column of the table
