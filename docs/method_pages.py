@@ -200,6 +200,9 @@ def result_lines(name: str, images: str, grid: str, grids: dict[str, pd.DataFram
     normal = others[(others["method"] == "normal") & (others["setting"] == "")].set_index(key)[[*SHOWN]]
     lines = []
     for setting, rows in frame[frame["method"] == name].groupby("setting"):
+        had = rows.groupby("strength")["seed"].nunique()
+        whole = rows["strength"].map(had) == rows["seed"].nunique()  # as `by_seed`: the bounds that all seeds have
+        rows = rows[whole] if whole.any() else rows
         own = rows.set_index(key)[[*SHOWN]]
         differences = (own - normal).dropna() if name != "normal" else own.iloc[:0]
         bounds = ", ".join(f"{bound:g}" for bound in sorted(rows["strength"].unique()))

@@ -59,7 +59,7 @@ def costs(configs: Iterable[RunConfig]) -> str:
 def duration(seconds: float) -> str:
     """For people: two digits, in the unit that suits."""
     unit, name = next((unit, name) for unit, name in UNITS_S.items() if seconds >= unit or unit == 1)
-    amount = f"{float(f'{seconds / unit:.2g}'):,g}"
+    amount = f"{seconds / unit:,.0f}" if seconds >= 9.95 * unit else f"{seconds / unit:.2g}"
     return f"{amount} {name}{'s' * (amount != '1')}"
 
 

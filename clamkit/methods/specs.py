@@ -71,8 +71,8 @@ class _Methods(dict[str, Method]):
             raise unknown("method", name, self)
         method, what = self[own], control.replace("_", " ")
         paler = "".join(f"{(int(method.colour[i : i + 2], 16) + 255) // 2:02x}" for i in (1, 3, 5))
-        marker = "$+$" if what == "biases" else "$t$"
-        return replace(method, label=f"{method.label} + {what}", colour=f"#{paler}", marker=marker)
+        colour, marker = (f"#{paler}", "$+$") if what == "biases" else (method.colour, "$t$")
+        return replace(method, label=f"{method.label} + {what}", colour=colour, marker=marker)
 
 
 def paper_dataset_like(dataset: str | None, num_classes: int | None = None) -> str:

@@ -139,7 +139,7 @@ def in_short(found: pd.DataFrame, crops: str = "") -> str:
     notes = [f" ({_counted(count, 'seed')})" for count in left["n"]]
     said += [f"- **{ANSWERS[NOT_DECIDED]}** for {_places(left['where'], notes)}."] if len(left) else []
     if len(rivals := _asked(found, "CLAM lifts", "that of Normal with biases")):
-        biases = "class biases, which correct a finished model without training"
+        biases = "class biases (fitted for average − std), which correct a finished model without training"
         said.append(f"- Does it help the worst classes more than {biases}? {_verdicts(rivals, '**', _places)}.")
         for name, label in ((BIASED, "Class biases"), (GENTLE, "A gentler CLAM (KL projection, τ = 0.1)")):
             own, prices = _asked(found, f"{name} brings", "than Normal"), _prices(found, name)
@@ -173,8 +173,10 @@ def how_far(frames: dict[str, pd.DataFrame], found: pd.DataFrame) -> str:
             continue
         seeds = _seeds(found, where)
         most = max(most, seeds)
-        trained = int((~frames[where]["method"].str.contains("+", regex=False)).sum())
-        has = f"{_place(where)} ({_counted(trained, 'run')}, "
+        trained = frames[where][~frames[where]["method"].str.contains("+", regex=False)]
+        bounds = [f"{bound:g}" for bound in sorted(trained["strength"].unique())]
+        has = f"{_place(where)} (grid `{grid}`: {_counted(len(trained), 'run')} at crop bound{'s' * (len(bounds) > 1)} "
+        has += f"{listed(bounds)}, "
         has += f"{_counted(seeds, 'seed')} of CLAM beside Normal"
         if printed := claims.printed_average(where):
             normal = frames[where][frames[where]["method"] == "normal"]["average"].mean()
@@ -304,14 +306,12 @@ def _payers_line(images: dict[str, pd.DataFrame]) -> tuple[str, str]:
     tables = _ends(images)
     if not tables:
         return claims.NO_RUNS, ""
-    paid = [
-        where
-        for where, (worst, best) in tables.items()
-        if worst.effect > 0 > best.effect and max(worst.p_holm, best.p_holm) <= LEVEL
-    ]
+    paid = [where for where, (worst, best) in tables.items() if best.effect < 0 and best.p_holm <= LEVEL]
+    idle = [where for where in paid if not (tables[where][0].effect > 0 and tables[where][0].p_holm <= LEVEL)]
     rest = [where for where in tables if where not in paid]
     word = f"**The good classes** on {listed(paid)}" if paid else f"**{ANSWERS[NOT_DECIDED]}**"
     word += f"; not decided on {listed(rest)}" if paid and rest else ""
+    word += f"; the worst do not surely gain on {listed(idle)}" if idle else ""
     ends = {
         where: ", ".join(f"{end} tenth {_effect(row)}" for end, row in zip(("worst", "best"), rows, strict=True))
         for where, rows in tables.items()

@@ -34,6 +34,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from clamkit.engine.store import Run
+from clamkit.metrics import FEWEST
 from clamkit.plots import (
     COLOURS,
     MARKERS,
@@ -246,7 +247,10 @@ def _panels(titles: Sequence[str], **options: Any) -> tuple[Figure, np.ndarray]:
 
 
 def _against_normal(tables: Tables, draw, across: str, up: str) -> Figure:
-    """A panel for each kind of images. A method may be followed by a setting ("clam, τ = 0.1"): hollow marks."""
+    """A panel for each kind of images. A method may be followed by a setting ("clam, τ = 0.1"): hollow marks.
+
+    Intervals are drawn where a test is made: that of two seeds would be wider than the panel.
+    """
     figure, axes = _panels(list(tables))
     for axis, methods in zip(axes.flat, tables.values(), strict=False):
         axis.axhline(0, color="#555555", lw=0.8)
@@ -255,7 +259,8 @@ def _against_normal(tables: Tables, draw, across: str, up: str) -> Figure:
             look = {"color": COLOURS[method], "marker": MARKERS[method], "ms": 6, "elinewidth": 1}
             look |= {"label": f"{label(method)}, {setting}", "mfc": "white"} if setting else {"label": label(method)}
             middle, low, high = (100 * table[column] for column in ("mean_difference", "ci_low", "ci_high"))
-            draw(axis, middle, middle - low, high - middle, look)
+            below, above = (size.where(table["n"] >= FEWEST, 0) for size in (middle - low, high - middle))
+            draw(axis, middle, below, above, look)
     drawn = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=5)
     figure.supxlabel(across, fontsize=9)

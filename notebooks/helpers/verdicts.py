@@ -111,7 +111,7 @@ def each(claim: str, tables: Mapping[str, pd.DataFrame], metric: str = "std", jo
     if not words:
         return f"{claim}: {NOTHING}."
     groups = {word: [setting for setting, own in words.items() if own == word] for word in words.values()}
-    whole = SUPPORTED if set(groups) == {SUPPORTED} else OPPOSITE if OPPOSITE in groups else NOT_DECIDED
+    whole = next(iter(groups)) if len(groups) == 1 else OPPOSITE if OPPOSITE in groups else NOT_DECIDED
     parts = [f"{word} {join} {listed(settings)}" for word, settings in groups.items()]
     told = pd.concat({setting: tables[setting].loc[metric] for setting in words}, axis=1).T
     effect = effects(told, join=f" {join} ").replace("difference", f"difference in {NAMES.get(metric, metric)}", 1)

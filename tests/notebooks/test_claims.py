@@ -173,13 +173,16 @@ def test_regimes(memory_run):
             shift = 0.01 * seed
             settings = {"holdout": 9, "seed": seed, "crop_lower_bound": 0.3}
             made.append(memory_run(low + shift, held_out=low + shift, method="normal", **settings))
+            made.append(memory_run(low + shift, method="normal", **settings | {"crop_lower_bound": 0.6}))
             made.append(memory_run(high + shift**1.5, method="clam", **settings))
             made.append(memory_run(high, method="clam_kl", tau=0.1, **settings))
         return made
 
     regimes = claims.by_regime(claims.runs_by_regime(runs_of))
     (where,) = regimes
-    assert sorted(regimes[where]["method"].unique()) == ["clam", "clam_kl, τ = 0.1", "normal", "normal+biases"]
+    controls = ["normal+biases", "normal+tail_biases"]
+    assert sorted(regimes[where]["method"].unique()) == ["clam", "clam_kl, τ = 0.1", "normal", *controls]
+    assert set(regimes[where]["strength"]) == {0.3}, "the crops that CLAM has runs at"
     found = table(list(claims.of_regimes(regimes))).set_index(["claim", "what"])
     lifts = found.loc[("CLAM lifts the worst tenth of the classes above that of Normal", "worst")]
     assert lifts["effect"] == pytest.approx(100 * np.mean([0.3, 0.291, 0.28282842712]), abs=0.1)
@@ -187,6 +190,9 @@ def test_regimes(memory_run):
     assert set(found["where"]) == {where}
     beside = [claim for claim, _ in found.index if "Normal with biases" in claim]
     assert len(beside) == 3, "CLAM; with KL only another step has run"
+    tail = [(claim, row.n) for (claim, _), row in found.iterrows() if claim.endswith(" CLAM")]
+    assert [n for _, n in tail] == [3, 3]
+    assert all(claim.startswith("Normal with class biases for the worst tenth ") for claim, _ in tail)
 
 
 @pytest.mark.slow

@@ -91,20 +91,22 @@ def found(n: int, effect: float = -2.0) -> pd.DataFrame:
 )
 def test_how_far_the_evidence_goes(seeds, said, counted):
     frames = {"small networks: Fashion-MNIST (part)": pd.DataFrame({"method": ["normal", "clam", claims.CONTROL]})}
+    frames = {where: frame.assign(strength=[0.3, 1.0, 1.0]) for where, frame in frames.items()}
     assert "averages" not in front_page.how_far(frames, found(seeds)), "the paper has no such network"
     first, nothing, some = front_page.how_far(frames, found(seeds)).splitlines()
     assert first.endswith(counted)
     assert nothing.startswith("- *No runs yet*: "), "the weak points come first"
     assert "networks with 100 % training accuracy on a part of Fashion-MNIST (grid `long_embedded`)" in nothing
     assert some.startswith(f"- *{said}")
-    assert f"(2 runs, {seeds} seed{'s' * (seeds > 1)} of CLAM beside Normal)" in some
+    here = "(grid `small_embedded`: 2 runs at crop bounds 0.3 and 1, "
+    assert f"{here}{seeds} seed{'s' * (seeds > 1)} of CLAM beside Normal)" in some
 
 
 def test_networks_that_stand_for_the_papers_are_shown_beside_them():
     where = "the paper's accuracy: CIFAR-10"
     frames, rows = regime(where, 5.0)
     said = front_page.how_far(frames, claims.table(rows))
-    assert "networks about as accurate as the paper's on CIFAR-10 (10 runs, 5 seeds of CLAM beside Normal" in said
+    assert "as the paper's on CIFAR-10 (grid `fast_cifar10`: 10 runs at crop bound 1, 5 seeds of CLAM beside" in said
     assert "; Normal averages 90.0 %, the paper's 92.8 %)" in said, "the number printed in its table 4"
 
 
@@ -175,7 +177,7 @@ def test_an_answer_has_verdict_effect_interval_p_and_seeds():
     [
         (0.06, 0.1, "| **The good classes** on CIFAR-100 |"),
         (0.06, 0.0, "| **Not decided** |"),
-        (-0.06, 0.1, "| **Not decided** |"),
+        (-0.06, 0.1, "| **The good classes** on CIFAR-100; the worst do not surely gain on CIFAR-100 |"),
     ],
 )
 def test_who_pays_is_decided_over_the_seeds(gain, price, said):

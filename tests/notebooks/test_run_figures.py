@@ -39,16 +39,20 @@ def test_class_curves(runs, memory_run):
 
 
 def test_gain_and_price():
-    def against_normal(average: float, std: float) -> pd.DataFrame:
+    def against_normal(average: float, std: float, seeds: int = 3) -> pd.DataFrame:
         mean = pd.Series({"average": average, "std": std})
         return pd.DataFrame(
-            {"mean_difference": mean, "ci_low": mean.sub([0.01, 0.02]), "ci_high": mean.add([0.03, 0.04])}
+            {"mean_difference": mean, "ci_low": mean.sub([0.01, 0.02]), "ci_high": mean.add([0.03, 0.04]), "n": seeds}
         )
 
     clam, smaller = against_normal(-0.01, -0.05), against_normal(0.0, -0.02)
-    tables = {"here": {"clam": clam, "clam, τ = 0.1": smaller}, "there": {"clam": clam}, "nowhere": {}}
+    few = against_normal(-0.01, -0.05, seeds=2)
+    tables = {"here": {"clam": clam, "clam, τ = 0.1": smaller}, "there": {"clam": few}, "nowhere": {}}
     figure = run_figures.price(tables)
-    here, _, nothing = figure.axes
+    here, there, nothing = figure.axes
+    for bars in there.containers[0][2]:
+        (ends,) = bars.get_segments()
+        assert ends.tolist() == pytest.approx(np.array([[-1, -5], [-1, -5]])), "two seeds have no interval"
     (first, (across, up)), (second, _) = [(bars[0], bars[2]) for bars in here.containers]
     assert first.get_xydata().ravel().tolist() == pytest.approx([-1, -5])
     assert second.get_xydata().ravel().tolist() == pytest.approx([0, -2])
@@ -62,7 +66,7 @@ def test_gain_and_price():
 
 def test_who_gains_and_who_pays():
     middle = pd.Series([0.05, 0.0, -0.1], index=[1, 2, 3])
-    table = pd.DataFrame({"mean_difference": middle, "ci_low": middle - 0.01, "ci_high": middle + 0.02})
+    table = pd.DataFrame({"mean_difference": middle, "ci_low": middle - 0.01, "ci_high": middle + 0.02, "n": 5})
     (here, *_) = run_figures.tenths({"here": {"clam": table}}).axes
     line, _, (bars,) = here.containers[0]
     assert line.get_xydata().ravel().tolist() == pytest.approx([1, 5, 2, 0, 3, -10])
