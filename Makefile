@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.set-up
 EXTRAS := .venv/.extras
 DOCS := .venv/docs/.installed
-GRIDS := mini_crop mini_long mini_jitter mini_cifar10 mini_tau mini_tau_cifar10 mini_tau_cifar100 mini_accuracy mini_projection mini_front mini_architecture mini_cifar100 mini_mini_imagenet mini_ggf mini_tail
+GRIDS := mini_crop mini_long mini_jitter mini_cifar10 mini_tau mini_tau_cifar10 mini_tau_cifar100 mini_accuracy mini_projection mini_front mini_architecture mini_cifar100 mini_mini_imagenet mini_ggf mini_tail mini_class_crops small_embedded small_effort small_chosen small_average
 # `make demo REFRESH=1` and `make bench REFRESH=1` write the committed pictures and numbers anew; else below build/
 ifdef REFRESH
 export CLAMKIT_FIGURES := figures
@@ -97,8 +97,9 @@ app: extras
 bench: setup
 	@$(BIN)/python benchmarks/bench.py --json $(if $(REFRESH),data/results,build)/bench.json
 
-# the mini paper's runs, as far as they are missing, into data/results; DATA=folder is where CIFAR-100 and
-# Mini-ImageNet lie. What one grid lacks does not keep the next from running.
+# the runs of small networks, as far as they are missing, into data/results; DATA=folder is where CIFAR-100 and
+# Mini-ImageNet lie. What one grid lacks does not keep the next from running. The others take hours to days of a CPU:
+# make results GRIDS="long_embedded fast_fashion_mnist fast_cifar10 fast_cifar100 fast_mini_imagenet"
 results: setup
 	@for grid in $(GRIDS); do \
 		$(BIN)/clamkit sweep $$grid $(if $(DATA),--data-dir "$(DATA)") \

@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "licences.md"
 HEAD = """# Licences
 
 clamkit itself is under the MIT licence. These are the packages it is tested with (`requirements*.lock`), each with the
-licence that its own metadata names. `pip install clamkit` alone needs those with a dot, and what they bring along.
+licence that its own metadata names. `pip install .` alone needs those with a dot, and what they bring along.
 Written by `make lock`.
 
 | package | version | licence | |

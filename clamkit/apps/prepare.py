@@ -131,10 +131,10 @@ class _Copy(torch.utils.data.Dataset):
                 if share >= 1:
                     image.load()
                     return content
-                width, height = image.size
-                image.thumbnail((round(width * share), round(height * share)), Image.Resampling.BILINEAR)
+                small = image if image.mode in ("L", "RGB") else image.convert("RGB")  # a palette cannot be averaged
+                small.thumbnail([round(side * share) for side in image.size], Image.Resampling.BILINEAR)
                 out = io.BytesIO()
-                (image if image.mode in ("L", "RGB") else image.convert("RGB")).save(out, "JPEG", quality=QUALITY)
+                small.save(out, "JPEG", quality=QUALITY)
                 return out.getvalue()
         except NO_IMAGE:
             return None

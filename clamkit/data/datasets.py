@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -94,7 +95,9 @@ def load_data(
 
 def _load_own(path: Path, image_size: int | None, skip_bad: bool) -> Dataset:
     if path.is_file():
-        content = readers.read_npz(path) if path.suffix == ".npz" else own.read_manifest(path, image_size, skip_bad)
+        content = (
+            readers.read_npz(path) if path.suffix.lower() == ".npz" else own.read_manifest(path, image_size, skip_bad)
+        )
         return dataset_from_arrays(path.stem, **content)
     content = copies.read_smallest(path, lambda: own.read_folder(path, image_size, skip_bad))
     return dataset_from_arrays(path.name, **content)
@@ -105,7 +108,7 @@ def own_place(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> Pa
     try:
         below = [Path(data_dir).expanduser() / name] if data_dir else []
         found = [path.resolve() for path in (*below, Path(name).expanduser()) if path.exists()]
-        if path := next((path for path in found if path.is_dir() or path.suffix in (".npz", ".csv")), None):
+        if path := next((path for path in found if path.is_dir() or path.suffix.lower() in (".npz", ".csv")), None):
             return path
     except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of nobody
         pass
@@ -141,7 +144,11 @@ def download(name: str, data_dir: Path | None) -> Path:
         waited = socket.getdefaulttimeout()
         socket.setdefaulttimeout(SILENCE_S)
         try:
-            getattr(torchvision.datasets, known.download)(readers.downloads(), download=True)
+            (target := readers.downloads()).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=target) as part:  # what is half unpacked has not its place yet
+                getattr(torchvision.datasets, known.download)(part, download=True)
+                for file in Path(part).iterdir():
+                    file.replace(target / file.name)
         except Exception as error:  # whatever the network does, the user's fact is the same: not to be had
             failure = error
         finally:

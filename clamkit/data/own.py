@@ -121,9 +121,14 @@ def draw_test(names: Sequence[str], labels: np.ndarray, classes: Sequence[str]) 
 def _decode(files: Sequence[str], image_size: int | None, skip_bad: bool) -> tuple[np.ndarray, np.ndarray]:
     """RGB images [N, H, W, 3] and which files they are; with image_size: the centre square, resized."""
 
+    sizes: set[tuple[int, int]] = set()
+
     def one(file: str) -> np.ndarray | None:
         try:
             with open_image(str(file)) as opened:
+                sizes.add(opened.size[::-1])
+                if not image_size and len(sizes) > 1:
+                    return None  # refused below, before all are held in memory
                 image = opened.convert("RGB")
                 if image_size:
                     image = ImageOps.fit(image, (image_size, image_size), Image.Resampling.BILINEAR)
@@ -133,16 +138,14 @@ def _decode(files: Sequence[str], image_size: int | None, skip_bad: bool) -> tup
 
     with ThreadPoolExecutor() as pool:
         tried = list(pool.map(one, files))
-    good = np.array([image is not None for image in tried])
-    refuse_bad([file for file, fine in zip(files, good, strict=True) if not fine], len(files), skip_bad)
-    images = [image for image in tried if image is not None]
-    shapes = {image.shape[:2] for image in images}
-    if len(shapes) > 1:
+    if not image_size and len(sizes) > 1:
         raise ClamkitError(
-            f"the images differ in size ({len(shapes)} sizes, from {min(shapes)} to {max(shapes)}): "
+            f"the images differ in size ({len(sizes)} sizes, from {min(sizes)} to {max(sizes)}): "
             "give a size to bring them to, for instance image_size=64."
         )
-    return np.stack(images), good
+    good = np.array([image is not None for image in tried])
+    refuse_bad([file for file, fine in zip(files, good, strict=True) if not fine], len(files), skip_bad)
+    return np.stack([image for image in tried if image is not None]), good
 
 
 # --------------------------------------------------------------------------------------------------------- folders

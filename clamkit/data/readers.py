@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -112,7 +113,9 @@ def open_image(file: Path | str) -> Image.Image:
     if image.width * image.height > PIXELS[0] + PIXELS[1] * Path(file).stat().st_size:
         image.close()
         raise OSError(f"{image.width} × {image.height} pixels in so small a file")
-    return image
+    if image.mode in ("I", "F"):  # Pillow would cut at 255, and nobody says where white is
+        raise OSError(f"pixels of 32 bits (mode {image.mode})")
+    return image if not image.mode.startswith("I;16") else Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
 def refuse_bad(bad: Sequence[Path | str], total: int, skip: bool) -> str:
@@ -143,6 +146,7 @@ def cached(name: str, files: Iterable[Path], make: Callable[[], Content], *setti
                 with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as temporary:
                     for part, array in make().items():
                         np.save(Path(temporary, f"{part}.npy"), array)
+                    os.sync()  # or a power cut may leave files full of zeros
                     Path(temporary).rename(folder)
     except OSError as error:
         log.warning("%s is decoded anew: the cache cannot be written (%s).", name, error)
@@ -207,9 +211,8 @@ def _read_cifar_pickles(place: Path, kind: str) -> Content:
     try:
         train, test = (reader(place, train=part) for part in (True, False))
     except RuntimeError as error:  # before it unpickles anything
-        raise ClamkitError(
-            f"the files of {kind} in {place} are incomplete or not the published ones: {error}"
-        ) from error
+        what = f"the files of {kind} in {place} are incomplete or not the published ones ({error})"
+        raise ClamkitError(f"{what}: delete them and get them anew.") from error
     arrays = {"x_train": train.data, "y_train": train.targets, "x_test": test.data, "y_test": test.targets}
     return {part: np.asarray(values) for part, values in arrays.items()} | {"class_names": np.array(train.classes)}
 

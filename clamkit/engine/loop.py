@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 from clamkit.data.augment import TRANSFORMS, bounds_by_weights
 from clamkit.data.batches import Batches
 from clamkit.data.dataset import IMAGENET, Dataset
-from clamkit.data.datasets import load_data
+from clamkit.data.datasets import DATASETS, load_data
 from clamkit.data.readers import Files
 from clamkit.engine import distributed
 from clamkit.engine.config import PROTOCOLS, RunConfig
@@ -66,9 +66,13 @@ def train(
     10
     """
     run = RunStore(runs).run(config)
+    finished = False
     with suppress(ClamkitError):  # a config of another version: said below
-        if run.done and not run.damaged() and run.config.identity() == config.identity():
-            return run  # before any data is read, which takes minutes for a million image files
+        finished = run.done and not run.damaged() and run.config.identity() == config.identity()
+    if finished:  # known data are not read again, which takes minutes for a million image files
+        if config.dataset not in DATASETS:
+            _check_own_data(run, config)
+        return run
     with distributed.group(find_device(device)) as where:
         dataset = distributed.main_process_first(lambda: load_config_data(config))
         if distributed.world_size() > 1:
@@ -303,11 +307,25 @@ def _summary(state: TrainingState, labels: np.ndarray, predicted: np.ndarray, se
 
 def _resume(run: RunFolder, dataset: Dataset) -> dict | None:
     if saved := run.load_checkpoint():
-        if saved["data"] != dataset.sha256:
-            what = f"{run.folder.name} was begun on other content of {dataset.name} than is there now"
-            raise ClamkitError(f"{what}: restore the data, or move the run folder away and start anew.")
+        _refuse_other_data(run, dataset, saved["data"])
         run.read_or_set_aside("history.parquet", pd.read_parquet)
     return saved
+
+
+def _check_own_data(run: RunFolder, config: RunConfig) -> None:
+    """Data of one's own may be others by now; where they are gone there is nothing to compare."""
+    try:
+        dataset = load_config_data(config)
+    except ClamkitError:
+        return
+    if isinstance(dataset.x_train, Tensor):  # of image files a smaller copy may have come since
+        _refuse_other_data(run, dataset, run.summary["data"])
+
+
+def _refuse_other_data(run: RunFolder, dataset: Dataset, sha256: str) -> None:
+    if sha256 != dataset.sha256:
+        what = f"{run.folder.name} was trained on other content of {dataset.name} than is there now"
+        raise ClamkitError(f"{what}: restore the data, or move the run folder away and start anew.")
 
 
 def _check_finite(state: TrainingState, losses: Tensor, epoch: int) -> None:

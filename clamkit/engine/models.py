@@ -75,10 +75,10 @@ class FastNet(nn.Module):
     def whiten(self, images: Tensor) -> None:
         """Set the first layer's filters: ± the main directions of the images' patches, each with variance 1."""
         size, stride, pairs = self.patches.kernel_size[0], self.patches.stride[0], self.patches.out_channels // 2
-        patches = F.unfold(images.float(), size, stride=stride).transpose(1, 2).flatten(0, 1)
+        patches = F.unfold(images.float().cpu(), size, stride=stride).transpose(1, 2).flatten(0, 1)
         values, vectors = torch.linalg.eigh(torch.cov(patches.T.double()))
         filters = (vectors / (values + NOISE).sqrt()).T.flip(0)[:pairs].reshape(pairs, -1, size, size)
-        self.patches.weight.copy_(torch.cat([filters, -filters]))
+        self.patches.weight.copy_(torch.cat([filters, -filters]).float())  # MPS has no float64
         self.patches.bias.zero_()  # type: ignore[union-attr]
 
 

@@ -227,6 +227,9 @@ class RunFolder(Run):
                 f"{paths.shown(self.folder)} is locked by another process, which trains it: wait for it, or stop it."
             ) from None
         except OSError as error:
+            place = Path(str(error.filename or self.folder))
+            if not (place.is_relative_to(self.folder) or self.folder.is_relative_to(place)):
+                raise  # a file that is trained on, perhaps
             raise ClamkitError(f"cannot write to {paths.shown(self.folder)}: {error}.") from error
 
     def claim(self, config: RunConfig) -> None:

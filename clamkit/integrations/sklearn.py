@@ -28,7 +28,7 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d
 except ImportError as error:
-    raise not_installed("scikit-learn", "integrations") from error
+    raise not_installed("scikit-learn", "trainers") from error
 
 TINY = 1e-12  # added to probabilities before the log
 

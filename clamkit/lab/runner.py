@@ -45,9 +45,10 @@ def lines_of(configs: Iterable[RunConfig]) -> dict[str, str]:
 def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
     """One row for each run of a grid: its fields, state ("committed": its results are), and seconds taken or expected.
 
-    The estimate is the median time of an epoch of the grid's runs with the same dataset, images of a class, precision,
-    model, image and batch size, finished here or committed, times the epochs, plus start-up; nan without any such run.
-    Runs that were checked before are not read again while their files look as they did: a sweep reads them.
+    The estimate is the median time of an epoch of the grid's runs alike in what costs time (dataset, images of a class,
+    precision, network, image and batch size, passes), finished here or committed, times the epochs, plus start-up; nan
+    without any such run. Runs that were checked before are not read again while their files look as they did: a sweep
+    reads them.
     """
     store, committed, configs = RunStore(runs), results.committed_seconds(), grid.configs()
     names = [config.folder().as_posix() for config in configs]
@@ -61,7 +62,7 @@ def plan(grid: Grid, runs: str | os.PathLike | None = None) -> pd.DataFrame:
         seconds.append(committed.get(name, float("nan")) if took is None else took)
     fields = {field: [getattr(config, field) for config in configs] for field in (*RunConfig.model_fields, "strength")}
     frame = pd.DataFrame(fields | {"state": states, "seconds": seconds})
-    alike = ["dataset", "model", "image_size", "batch_size", "per_class", "amp"]
+    alike = ["dataset", "model", "stem", "image_size", "batch_size", "per_class", "amp", "accuracy_from", "protocol"]
     pace = (frame["seconds"] / frame["epochs"]).groupby([frame[key].map(repr) for key in alike]).transform("median")
     estimate = pace * frame["epochs"] + START_UP_S
     return frame.assign(seconds=frame["seconds"].fillna(estimate))

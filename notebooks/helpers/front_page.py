@@ -141,10 +141,16 @@ def in_short(found: pd.DataFrame, crops: str = "") -> str:
     if len(rivals := _asked(found, "CLAM lifts", "that of Normal with biases")):
         biases = "class biases (fitted for average − std), which correct a finished model without training"
         said.append(f"- Does it help the worst classes more than {biases}? {_verdicts(rivals, '**', _places)}.")
-        for name, label in ((BIASED, "Class biases"), (GENTLE, "A gentler CLAM (KL projection, τ = 0.1)")):
+        for name, label, also in (
+            (BIASED, "Class biases", "bring the classes closer than plain training too"),
+            (GENTLE, "A gentler CLAM (KL projection, τ = 0.1)", "does so too"),
+        ):
             own, prices = _asked(found, f"{name} brings", "than Normal"), _prices(found, name)
-            for row in own[own["verdict"] == SUPPORTED].itertuples():
-                said[-1] += f" {label}, {_place(row.where)}: std {_span(row)}, average {prices[row.where]}."
+            found_for = [
+                f"{_place(row.where)} std {_span(row)}, average {prices[row.where]}"
+                for row in own[own["verdict"] == SUPPORTED].itertuples()
+            ]
+            said += [f"- {label} {also}: {'; '.join(found_for)}."] if found_for else []
     return "\n".join(said)
 
 
@@ -157,10 +163,11 @@ def crops_of_small_networks(frames: dict[str, pd.DataFrame], crop: pd.DataFrame,
         return ""
     std, average = (rows.loc[key] for key in keys)
     bounds = listed([f"{bound:g}" for bound in sorted(small["strength"].unique())])
+    seeds = _counted(int(std["n"]), "seed")
     return (
         f"This is at the crop bounds {bounds} (the smallest share of an image that a crop keeps). Over "
-        f"{COUNTS[crop['strength'].nunique()]} bounds, as in the paper's tables: std {_span(std)} ({std['verdict']}), "
-        f"average {_span(average)}."
+        f"{COUNTS[crop['strength'].nunique()]} bounds, as in the paper's tables, {seeds}: std "
+        f"{_span(std)} ({std['verdict']} after correction for all questions of that table), average {_span(average)}."
     )
 
 

@@ -82,7 +82,8 @@ def plan(
             advice = known.advice if known else "Give data_dir=, where they lie."
             said += f"the images are not here{fetched}. {advice}\n"
             continue
-        expected = costs.training_seconds(candidate, images) * (2 if other else 1) / 60
+        missing = [one for one in (candidate, other) if one and not results.find(one, kept)]
+        expected = costs.training_seconds(candidate, images) * len(missing) / 60
         if expected <= minutes or not left:
             said += f"trained here, in about {_minutes(expected)}."
             return Plan(candidate, other, images, kept, title, said)

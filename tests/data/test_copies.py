@@ -54,6 +54,14 @@ def test_a_copy_has_the_names_and_the_pixels_of_a_resize(imagenet):
     assert copied["train/n01443537/small.JPEG"] == before["train/n01443537/small.JPEG"]
 
 
+def test_images_with_a_palette_are_averaged_not_sampled(imagenet):
+    board = np.indices((64, 64)).sum(0) % 2 * 255
+    Image.fromarray(board.astype(np.uint8)).convert("P").save(imagenet / "train" / "n01443537" / "board.png")
+    make("imagenet", imagenet)
+    copied = Image.open(imagenet.with_name(f"imagenet-{SIDE}px") / "train" / "n01443537" / "board.png")
+    assert np.asarray(copied.convert("L")).mean() == pytest.approx(127, abs=15)
+
+
 def test_training_finds_the_copy_and_says_so(imagenet, copy, caplog):
     large = load_data("imagenet", data_dir=imagenet, image_size=40)
     assert not large.x_train.copy, "32 pixels are not enough for 40"

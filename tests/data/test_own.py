@@ -239,3 +239,50 @@ def test_labels_that_are_the_same_number_have_an_order(insects):
         own.list_manifest(write(insects / "list.csv", "path,label", *order)).classes for order in (rows, rows[::-1])
     ]
     assert found == [["0001", "001", "01", "1", "002", "2"]] * 2
+
+
+@pytest.mark.parametrize("kind", ["png", "tif"])
+def test_pixels_of_16_bits_are_taken_down_to_8(tmp_path, kind):
+    ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    for name in ("ant", "bee"):
+        for i in range(2):
+            file = tmp_path / "deep" / name / f"{i}.{kind}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(ramp).save(file)
+    for options in ({}, {"image_size": 8}):
+        pixels = load_data(tmp_path / "deep", **options).x_train[0]
+        assert np.array_equal(pixels.numpy(), np.broadcast_to(ramp // 256, (3, 8, 8))), "not white from 255 on"
+
+
+def test_pixels_of_32_bits_are_refused(insects):
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(insects / "ant" / "float.tif")
+    with pytest.raises(ClamkitError, match=r"1 of 13 image files do not decode: .*float\.tif"):
+        load_data(insects)
+
+
+def test_images_of_many_sizes_are_refused_before_all_are_decoded(insects, monkeypatch):
+    paint(insects / "ant" / "0.png", side=9)
+    decoded = []
+    convert = Image.Image.convert
+    monkeypatch.setattr(Image.Image, "convert", lambda self, mode: decoded.append(self) or convert(self, mode))
+    monkeypatch.setattr(own, "ThreadPoolExecutor", lambda: InOrder())
+    with pytest.raises(ClamkitError, match=r"2 sizes, from \(8, 8\) to \(9, 9\)"):
+        load_data(insects)
+    assert len(decoded) < 15
+
+
+class InOrder:
+    """A pool of no threads."""
+
+    map = staticmethod(map)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+def test_names_in_capitals(insects, tmp_path):
+    lines = [f"{file.relative_to(tmp_path)},{file.parent.name}" for file in sorted(insects.rglob("*.png"))]
+    assert load_data(write(tmp_path / "DATA.CSV", "path,label", *lines)).num_classes == 2

@@ -116,6 +116,17 @@ def test_changed_data_is_refused(config, interrupted, small_npz):
         train(config)
 
 
+def test_a_finished_run_on_other_data_is_not_handed_back(config, small_npz):
+    run = train(config)
+    assert train(config).folder == run.folder
+    with np.load(small_npz) as archive:
+        arrays = dict(archive)
+    arrays["x_train"][0] = 0
+    np.savez(small_npz, **arrays)
+    with pytest.raises(ClamkitError, match="was trained on other content"):
+        train(config)
+
+
 def test_nan_loss_stops_and_keeps_the_last_good_checkpoint(config, interrupted, monkeypatch):
     interrupted(config, 2)
     original = Batches.training

@@ -1,5 +1,6 @@
 """Runs on disk: nothing lost or read wrong when a file is damaged, locked, another's or not there."""
 
+import errno
 import json
 from contextlib import suppress
 
@@ -166,6 +167,16 @@ def test_read_only_runs_folder(config, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ClamkitError, match="cannot write to"):
         train(config, runs=tmp_path / "file" / "runs")
+
+
+def test_an_error_of_what_is_trained_on_is_not_one_of_the_runs_folder(config, tmp_path):
+    run = RunStore().run(config)
+    with pytest.raises(FileNotFoundError, match="elsewhere"), run.locked():
+        (tmp_path / "elsewhere" / "17.jpg").read_bytes()
+    with pytest.raises(ClamkitError, match="cannot write to"), run.locked():
+        (run.folder / "no" / "history.parquet").write_bytes(b"")
+    with pytest.raises(ClamkitError, match="cannot write to.*No space"), run.locked():
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_states_of_a_run(tmp_path):

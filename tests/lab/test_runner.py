@@ -73,6 +73,15 @@ def test_times_of_runs_with_other_images_or_precision_are_not_mixed(small_npz, m
     assert np.isnan(frame[2, "auto"])
 
 
+@pytest.mark.parametrize("other", [{"stem": "imagenet"}, {"accuracy_from": "pass"}, {"protocol": "released"}])
+def test_times_of_other_stems_and_passes_are_no_guess(small_npz, monkeypatch, other):
+    config = RunConfig(dataset=str(small_npz), epochs=2, model="resnet18")
+    monkeypatch.setattr("clamkit.lab.results.committed_seconds", lambda: {config.folder().as_posix(): 10.0})
+    fixed = {"dataset": str(small_npz), "epochs": 2, "model": "resnet18"}
+    parts = tuple(Grid("part", NOTEBOOK, {"seed": [0]}, fixed | fields) for fields in ({}, other))
+    assert plan(Grid("two", NOTEBOOK, {}, parts=parts))["seconds"].isna().tolist() == [False, True]
+
+
 def test_processes_share_the_cores():
     cores = len(os.sched_getaffinity(0))
     assert workers(None, 1) == workers(1, 10) == (1, cores)

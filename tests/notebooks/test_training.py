@@ -68,13 +68,17 @@ def test_results_are_shown_without_their_images(no_network):
     assert chosen.images.name == "fashion_mnist_mini"
 
 
-def test_a_long_training_is_not_begun_unasked(no_results, takes):
+def test_a_long_training_is_not_begun_unasked(no_results, takes, monkeypatch):
     takes(6)
     config = RunConfig(epochs=50, seed=5)
     chosen = training.plan(config, "fashion_mnist_mini", beside="normal", minutes=10)  # 6 minutes each
     assert "12 minutes of training, more than minutes=10" in chosen.why
     assert (chosen.config.epochs, chosen.config.seed) == (15, 5), "the last is taken in any case"
     assert training.plan(config, "fashion_mnist_mini", minutes=10).config.epochs == 50, "one run alone is short enough"
+    here = RunConfig(**(config.model_dump() | {"method": "normal"}))
+    monkeypatch.setattr(training.results, "find", lambda one, runs=None: one if one == here else None)
+    chosen = training.plan(config, "fashion_mnist_mini", beside="normal", minutes=10)
+    assert "trained here, in about 6 minutes" in chosen.why, "the other is there already"
     assert training.plan(config, "fashion_mnist_mini", beside="normal").config.epochs == 50, "asked for"
 
 

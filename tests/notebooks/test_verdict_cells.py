@@ -118,6 +118,18 @@ def test_the_cells_of_the_verdict_table(root, found):
         assert_holm(found, {cell: p for cell, p in raw.items() if found.loc[cell, "where"] == where})
 
 
+def test_the_runs_of_a_pair_have_one_precision(root):
+    """But for τ = 0.1 at 100 % training accuracy, which docs/findings.md says."""
+    apart = set()
+    for grid, _ in claims.REGIMES.values():
+        rows = pd.read_csv(root / "data" / "results" / f"{grid}.csv")
+        normal = rows[rows["method"] == "normal"].set_index(["crop_lower_bound", "seed"])["precision"]
+        for row in rows[rows["method"] != "normal"].itertuples():
+            beside = normal.get((row.crop_lower_bound, row.seed), row.precision)
+            apart |= {(grid, row.tau)} if beside != row.precision else set()
+    assert apart <= {("long_embedded", 0.1)}
+
+
 @pytest.mark.slow
 def test_the_cells_of_equal_effort(root, tmp_path):
     store = RunStore(tmp_path)
