@@ -106,12 +106,16 @@ def test_a_stopped_run_goes_on_with_the_same_bits(config, interrupted, same_bits
     same_bits(train(config), whole(config))
 
 
-def test_changed_data_is_refused(config, interrupted, small_npz):
-    interrupted(config, 2)
-    with np.load(small_npz) as archive:
+def blacken_the_first_image(file):
+    with np.load(file) as archive:
         arrays = dict(archive)
     arrays["x_train"][0] = 0
-    np.savez(small_npz, **arrays)
+    np.savez(file, **arrays)
+
+
+def test_changed_data_is_refused(config, interrupted, small_npz):
+    interrupted(config, 2)
+    blacken_the_first_image(small_npz)
     with pytest.raises(ClamkitError, match="other content"):
         train(config)
 
@@ -119,10 +123,7 @@ def test_changed_data_is_refused(config, interrupted, small_npz):
 def test_a_finished_run_on_other_data_is_not_handed_back(config, small_npz):
     run = train(config)
     assert train(config).folder == run.folder
-    with np.load(small_npz) as archive:
-        arrays = dict(archive)
-    arrays["x_train"][0] = 0
-    np.savez(small_npz, **arrays)
+    blacken_the_first_image(small_npz)
     with pytest.raises(ClamkitError, match="was trained on other content"):
         train(config)
 
