@@ -87,6 +87,25 @@ def test_offline_error_names_every_place(tmp_path, monkeypatch):
         assert part in str(caught.value)
 
 
+def test_a_download_that_was_cut_off_is_not_taken_for_the_dataset(monkeypatch):
+    ends = ["cut off", ""]
+
+    def unpack(root, download):
+        (Path(root) / "cifar-100-python").mkdir()
+        assert locate("cifar100") == "not here yet", "another process must not see half of it"
+        if said := ends.pop(0):
+            raise RuntimeError(said)
+        (Path(root) / "cifar-100-python" / "train").write_bytes(b"all of it")
+
+    monkeypatch.setattr(torchvision.datasets, "CIFAR100", unpack)
+    with pytest.raises(ClamkitError, match="cut off"):
+        datasets.download("cifar100", None)
+    assert locate("cifar100") == "not here yet"
+    assert not list(readers.downloads().iterdir()), "nothing is left behind"
+    place = datasets.download("cifar100", None)
+    assert (place / "cifar-100-python" / "train").read_bytes() == b"all of it"
+
+
 def test_damaged_known_data_is_refused(monkeypatch):
     changed = dataclasses.replace(DATASETS["fashion_mnist_mini"], sha256="0" * 64)
     monkeypatch.setitem(DATASETS, "other", changed)
